@@ -110,7 +110,9 @@ def parse_mapping(text: str, source: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:  # its own message quotes the line, which may hold a secret
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}: " if mark else ""
-        raise UserError(f"{source}: not YAML: {place}{line(error.problem or error.context or '')}; fix that") from None
+        raise UserError(
+            f"{source}: not YAML: {place}{redacted(error.problem or error.context or '')}; fix that"
+        ) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # 2025-02-31; a number of thousands of digits
         raise UserError(f"{source}: not YAML: {line(error)[:300]}; fix or quote that value") from None
     except RecursionError:

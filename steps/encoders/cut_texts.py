@@ -61,7 +61,8 @@ def cut_of_tokens(model: Any, texts: Sequence[str]) -> Cut | None:
 
 def cut_pairs(ranker: Any, pairs: Sequence[tuple[str, str]]) -> Cut | None:
     """The same of pairs of a query and a document that a cross encoder reads."""
-    return _cut(ranker, pairs, ranker.max_seq_length, "pairs of a query and a document", "max_length")
+    prompt = ranker.prompts.get(ranker.default_prompt_name or "") or None
+    return _cut(ranker, pairs, ranker.max_seq_length, "pairs of a query and a document", "max_length", prompt=prompt)
 
 
 def _cut(model: Any, items: Sequence[Any], limit: float | None, unit: str, knob: str, **how: Any) -> Cut | None:

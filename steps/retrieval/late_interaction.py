@@ -1,7 +1,7 @@
 """Late interaction: models that give every token a vector, the one way to load and run them, and vectors on disk."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,6 @@ from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 
 from slimtower.common.errors import TransientError, UserError
-from slimtower.common.files import staged_file
 from slimtower.common.names import Role
 from steps.core.progress import progress
 from steps.core.vector_store import Texts, text_key
@@ -84,8 +83,10 @@ def _blocks(documents: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
 def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
     """Let each token have the states of all layers, end to end, `(tokens, layers * width)`; yields how many they are.
 
-    As they are: before a linear layer and before the normalisation (LEAD's published code).
+    As they are: before a linear layer and before the normalisation (LEAD's published code). UserError as of
+    `check_tokens_stay`.
     """
+    check_tokens_stay(model)
     network: Any = model[0]
     with remembering_states(network.auto_model):
 
@@ -97,6 +98,15 @@ def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
             yield depth_of_late_interaction(model)
         finally:
             hook.remove()
+
+
+def check_tokens_stay(model: MultiVectorEncoder) -> None:
+    """UserError for a model that pools tokens: its layers have other ones than its vectors."""
+    if pooling := [type(module).__name__ for module in model if "Pooling" in type(module).__name__]:
+        raise UserError(
+            f"a late interaction model with {pooling[0]} gives no score for each layer; set score.layers: false, and"
+            " let it not train along (targets: joint)"
+        )
 
 
 def layer_similarities(query: np.ndarray, document: np.ndarray, layers: int) -> np.ndarray:
@@ -157,20 +167,21 @@ def similarities(queries: Tensor, documents: Tensor, query_mask: Tensor, documen
 
 
 class TokenVectors(Sequence[np.ndarray]):
-    """Token vectors of documents on disk, float16: `tokens.f16`, one behind the other, and where each of them ends."""
+    """Token vectors of documents on disk: `tokens.f16`, one behind the other, and `lengths.i64`, how many each has."""
 
     def __init__(self, folder: Path, dim: int) -> None:
         """Open what lies in `folder`, if there is one."""
-        self.file, self.ends_file, self.dim = folder / "tokens.f16", folder / "ends.npy", dim
+        self.file, self.lengths_file, self.dim = folder / "tokens.f16", folder / "lengths.i64", dim
         self.ends = self._load_ends()
 
     def _load_ends(self) -> np.ndarray:
-        """Where the documents on disk end; none are there unless all of them are."""
-        with suppress(FileNotFoundError, EOFError, ValueError):  # cut, as a power failure may
-            ends: np.ndarray = np.load(self.ends_file)
-            if self.file.stat().st_size >= self._bytes(ends):
-                return ends
-        return np.zeros(1, dtype=np.int64)
+        """Where the documents that are whole on disk end."""
+        if not (self.file.is_file() and self.lengths_file.is_file()):
+            return np.zeros(1, dtype=np.int64)
+        lengths = np.fromfile(self.lengths_file, dtype=np.int64)
+        ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        tokens = self.file.stat().st_size // (2 * self.dim)
+        return ends[: int(np.searchsorted(ends, tokens, side="right"))]
 
     def _bytes(self, ends: np.ndarray) -> int:
         return 2 * int(ends[-1]) * self.dim
@@ -206,7 +217,7 @@ class TokenVectors(Sequence[np.ndarray]):
             self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
     def append(self, documents: Sequence[np.ndarray]) -> None:
-        """Add vectors of documents, `(tokens, dim)` each: all of them or, where it is killed, none.
+        """Add vectors of documents, `(tokens, dim)` each; where it is killed, the first of them or none.
 
         TransientError where the vectors before them are gone, UserError where one of these is not finite.
         """
@@ -224,9 +235,13 @@ class TokenVectors(Sequence[np.ndarray]):
             handle.seek(0, 2)
             for vectors in documents:
                 handle.write(vectors.tobytes())
-        self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum([len(vectors) for vectors in documents])])
-        with staged_file(self.ends_file) as staging, staging.open("wb") as ends:
-            np.save(ends, self.ends)
+        lengths = np.array([len(vectors) for vectors in documents], dtype=np.int64)
+        self.lengths_file.touch()
+        with self.lengths_file.open("r+b") as handle:
+            handle.truncate(8 * len(self))
+            handle.seek(0, 2)
+            handle.write(lengths.tobytes())
+        self.ends = np.concatenate([self.ends, self.ends[-1] + np.cumsum(lengths)])
 
 
 def _pieces(texts: Iterator[str], size: int) -> Iterator[list[str]]:

@@ -47,8 +47,13 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
         )
     ranker.float()
     forget_origin(ranker)
-    ranker.set_keep_in_fp32_modules(_heads(ranker))
+    ranker.set_keep_in_fp32_modules(_heads(ranker) or _output_layer(ranker))
     return ranker
+
+
+def prompt_of(ranker: CrossEncoder) -> str | None:
+    """What it puts before each query, as `predict` does; None without."""
+    return ranker.prompts.get(ranker.default_prompt_name or "") or None
 
 
 def has_random_head(ranker: CrossEncoder, source: str | Path, seed: int) -> bool:
@@ -73,6 +78,14 @@ def _heads(ranker: CrossEncoder) -> list[str]:
         name for name, layer in ranker.named_modules() if isinstance(layer, nn.Linear) and layer.out_features == 1
     ]
     return layers[-1:]
+
+
+def _output_layer(ranker: CrossEncoder) -> list[str]:
+    """What gives a language model's logits of tokens, of which the score of such a ranker is made; none of others."""
+    network: Any = getattr(ranker, "model", None)
+    find = getattr(network, "get_output_embeddings", None)
+    output = find() if find else None
+    return [name for name, layer in ranker.named_modules() if output is not None and layer is output][-1:]
 
 
 def pair_scores(
@@ -105,9 +118,11 @@ def pair_embeddings(
     with _capture_head_inputs(ranker) as head_inputs:
 
         def embed(batch: list[Pair]) -> Tensor:
-            features = ranker(batch_to_device(ranker.preprocess(batch), ranker.device))
-            embedded: Tensor | None = features.get("query_embedding")
-            return head_inputs.pop() if embedded is None else embedded
+            features = ranker(_features(ranker, batch))
+            embedded: Tensor = head_inputs.pop() if head_inputs else features["query_embedding"]
+            if embedded.ndim != 2:
+                raise UserError("a ranker whose head reads every token has no embedding of a pair; set score.pairs: 0")
+            return embedded
 
         return _by_batches(embed, ranker, pairs, precision, batch_size)
 
@@ -121,6 +136,29 @@ def pair_layer_scores(
     """
     layers = range(ranker_depth(ranker))
     return _by_batches(lambda batch: layer_logits(ranker, batch, layers), ranker, pairs, precision, batch_size)
+
+
+def check_layer_scores(ranker: CrossEncoder) -> None:
+    """UserError for a ranker that ends otherwise than its head, given the last states, says."""
+    features = _features(ranker, [("a query", "a document"), ("a query", "a document that is longer")])
+    ranker.eval()
+    try:
+        with torch.inference_mode(), remembering_states(ranker.model):
+            output = ranker(dict(features))
+            replayed = _scores_of(ranker, features, output["all_layer_embeddings"][-1])
+        is_same = torch.allclose(replayed.float().flatten(), output["scores"].float().flatten(), atol=1e-3)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        is_same = False
+    if not is_same:
+        raise UserError(
+            f"a ranker of the kind {type(ranker.model).__name__} gives no score for each layer; set score.layers: false"
+        )
+
+
+def _features(ranker: CrossEncoder, pairs: Sequence[Pair], max_length: int | None = None) -> dict[str, Any]:
+    """What its network reads of pairs; `max_length` tokens of each, None = as many as it can."""
+    features = ranker.preprocess(list(pairs), prompt=prompt_of(ranker), max_length=max_length)
+    return batch_to_device(features, ranker.device)
 
 
 def _by_batches(
@@ -153,7 +191,7 @@ def layer_logits(
 
     Layers are numbered from 0. `max_length`: tokens of a pair that are read; None = as many as it can.
     """
-    features = batch_to_device(ranker.preprocess(list(pairs), max_length=max_length), ranker.device)
+    features = _features(ranker, pairs, max_length)
     with remembering_states(ranker.model):
         output = ranker(dict(features))
     states, last = output["all_layer_embeddings"], ranker_depth(ranker) - 1

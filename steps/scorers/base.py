@@ -100,6 +100,13 @@ class Scorer(ABC):
         )
 
 
+def distinct_once(embed: Callable[[list[str]], Sequence[np.ndarray]], texts: list[str]) -> list[np.ndarray]:
+    """What `embed` makes of each text, which may stand there several times, reading each once."""
+    distinct = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    vectors = embed([*distinct])
+    return [vectors[distinct[text]] for text in texts]
+
+
 def check_finite(scores: np.ndarray) -> np.ndarray:
     """The scores; UserError where one is no number: what it ranks would have no order."""
     if not np.isfinite(scores).all():

@@ -12,6 +12,7 @@ from steps.encoders.cut_texts import Cut, cut_pairs
 from steps.encoders.precision import Precision
 from steps.retrieval.rankers import (
     Pair,
+    check_layer_scores,
     is_dual_pooled,
     layer_logits,
     load_ranker,
@@ -45,6 +46,7 @@ class CrossEncoderScorer(Scorer):
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """What its head, or its pooling, makes of each layer's states: float32 `(texts, k, layers)`."""
+        check_layer_scores(self.ranker)
         return self._read(pair_layer_scores, texts, documents)
 
     def _read(self, compute: Callable[..., np.ndarray], texts: list[str], documents: np.ndarray) -> np.ndarray:
@@ -90,9 +92,12 @@ class CrossEncoderNetwork:
 
     def __init__(self, tower: Path, max_pair_length: int) -> None:
         ranker = load_ranker(tower).eval()
-        self.model, self.depth = ranker, ranker_depth(ranker)
+        self.model, self.depth, self._has_checked = ranker, ranker_depth(ranker), False
         self.length = min(ranker.max_seq_length or max_pair_length, max_pair_length)
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
+        if layers and not self._has_checked:
+            check_layer_scores(self.model)
+            self._has_checked = True
         text_pairs = [(texts[text], documents[document]) for text, document in pairs.T.tolist()]
         return layer_logits(self.model, text_pairs, [self.depth - 1, *layers], self.length)

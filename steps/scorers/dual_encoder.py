@@ -12,7 +12,7 @@ from steps.encoders.cut_texts import Cut, cut_documents
 from steps.encoders.precision import Precision
 from steps.encoders.towers import encode, load_tower, route
 from steps.encoders.vector_cache import embed_once
-from steps.scorers.base import Reading, Reranker, Scorer, VectorReranker, check_finite
+from steps.scorers.base import Reading, Reranker, Scorer, VectorReranker, check_finite, distinct_once
 
 _TEXTS = 256  # multiplied at once: a copy of their documents' vectors is made
 
@@ -48,7 +48,11 @@ class DualEncoderScorer(Scorer):
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         precision, batch_size, _ = self.reading
-        queries = encode(self.query_tower, texts, "query", precision=precision, batch_size=batch_size)
+
+        def embed(distinct: list[str]) -> list[np.ndarray]:
+            return list(encode(self.query_tower, distinct, "query", precision=precision, batch_size=batch_size))
+
+        queries = np.stack(distinct_once(embed, texts))
         scores = np.empty(documents.shape, dtype=np.float32)
         for start in range(0, len(texts), _TEXTS):
             rows = slice(start, start + _TEXTS)

@@ -18,6 +18,7 @@ from steps.encoders.cut_texts import Cut, cut_of_tokens
 from steps.encoders.precision import Precision, resolve_precision
 from steps.retrieval.late_interaction import (
     TokenVectors,
+    check_tokens_stay,
     depth_of_late_interaction,
     digest_of_texts,
     giving_layers,
@@ -29,7 +30,7 @@ from steps.retrieval.late_interaction import (
     token_states,
     token_vectors,
 )
-from steps.scorers.base import Network, Reading, Reranker, Scorer, TextFile, VectorReranker
+from steps.scorers.base import Network, Reading, Reranker, Scorer, TextFile, VectorReranker, distinct_once
 
 _TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
 
@@ -53,7 +54,7 @@ class LateInteractionScorer(Scorer):
         self.documents = TokenVectors(self.folder, self.model.get_embedding_dimension() or 0)
 
     def scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
-        queries = self.embed(texts, "query")
+        queries = distinct_once(lambda once: self.embed(once, "query"), texts)
         # Only now: of a run that was finished before no text is to be scored.
         self.documents.fill(self.model, self.texts, **self.reading._asdict(), caption="embed documents' tokens")
         scores = np.empty(documents.shape, dtype=np.float32)
@@ -70,7 +71,7 @@ class LateInteractionScorer(Scorer):
             scores = np.empty((*documents.shape, layers), dtype=np.float32)
             for start in range(0, len(texts), _TEXTS):
                 positions = documents[start : start + _TEXTS]
-                queries = self.embed(texts[start : start + _TEXTS], "query")
+                queries = distinct_once(lambda once: self.embed(once, "query"), texts[start : start + _TEXTS])
                 distinct = np.unique(positions)
                 for first in range(0, len(distinct), _DOCUMENTS):
                     piece = distinct[first : first + _DOCUMENTS]
@@ -109,6 +110,7 @@ class LateInteractionNetwork:
 
     def __init__(self, tower: Path, max_document_length: int) -> None:
         model = load_late_interaction(tower).eval()
+        check_tokens_stay(model)
         length = getattr(model[0], "document_length", None) or model.max_seq_length or max_document_length
         self.model, self.depth = model, depth_of_late_interaction(model)
         self.length = min(length, max_document_length)

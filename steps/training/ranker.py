@@ -23,6 +23,7 @@ from steps.core.corpus import random_documents, texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.core.texts import fold
+from steps.retrieval.rankers import prompt_of
 from steps.training.checkpoint_files import keyed_folder
 from steps.training.library_trainer import LossLog, WholeCheckpoints, shared_arguments
 from steps.training.params import RankerTraining, of_no_weight
@@ -214,7 +215,7 @@ def train_on_triplets(
     checkpoints = keyed_folder(stage, ranker, lists, params.model_dump(exclude=_UNTRAINED), _CODE)
     arguments = CrossEncoderTrainingArguments(
         **shared_arguments(params, checkpoints, _rows_a_step(params)),
-        prompts=ranker.prompts.get(ranker.default_prompt_name or "") or None,
+        prompts=prompt_of(ranker),
     )
     trainer = RankerTrainer(
         model=ranker,

@@ -146,17 +146,26 @@ def test_token_vectors_that_are_no_numbers_are_not_kept(tmp_path: Path, value: f
     assert len(TokenVectors(tmp_path, 2)) == 0 and len(stored_vectors(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("name", ["tokens.f16", "ends.npy"])
-@pytest.mark.parametrize("size", [None, 0, 11])
-def test_vectors_that_are_not_all_there_count_as_none(tmp_path: Path, name: str, size: int | None) -> None:
+@pytest.mark.parametrize("name", ["tokens.f16", "lengths.i64"])
+@pytest.mark.parametrize(("size", "whole"), [(None, 0), (0, 0), (11, 1)])
+def test_vectors_that_are_not_whole_do_not_count(tmp_path: Path, name: str, size: int | None, whole: int) -> None:
     stored_vectors(tmp_path)
     assert len(TokenVectors(tmp_path, 2)) == 2
     if size is None:
         (tmp_path / name).unlink()
     else:
         os.truncate(tmp_path / name, size)
-    assert len(TokenVectors(tmp_path, 2)) == 0
-    assert stored_vectors(tmp_path)[1].tolist() == [[2, 2], [2, 2]]
+    assert len(TokenVectors(tmp_path, 2)) == whole
+    again = stored_vectors(tmp_path)
+    assert [len(vectors) for vectors in again] == [1] * whole + [1, 2]
+    assert again[whole + 1].tolist() == [[2, 2], [2, 2]]
+
+
+def test_no_file_is_written_anew_for_each_piece(tmp_path: Path) -> None:
+    vectors = stored_vectors(tmp_path)
+    inode = vectors.lengths_file.stat().st_ino
+    vectors.append([np.ones((3, 2), np.float32)])
+    assert vectors.lengths_file.stat().st_ino == inode and len(TokenVectors(tmp_path, 2)[2]) == 3
 
 
 def test_nothing_is_written_behind_vectors_that_another_run_removed(tmp_path: Path) -> None:
