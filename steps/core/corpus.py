@@ -1,7 +1,7 @@
 """The identity of a corpus, and its documents a batch at a time: their texts need not fit into memory."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -102,9 +102,9 @@ def texts_of(ingest: Path, doc_ids: Iterable[str]) -> dict[str, str]:
     }
 
 
-def check_documents(doc_ids: Iterable[str], texts: Mapping[str, str], where: Path) -> None:
-    """UserError when a candidate is not among the `texts` that the corpus of `where` has."""
-    missing = next((doc_id for doc_id in doc_ids if doc_id not in texts), None)
+def check_documents(doc_ids: Iterable[str], known: Container[str], where: Path) -> None:
+    """UserError when a candidate is not among the `known` ones of the corpus of `where`."""
+    missing = next((doc_id for doc_id in doc_ids if doc_id not in known), None)
     if missing is not None:
         raise UserError(
             f"candidates: document {missing!r} is not in the tables of {where}; run ingest and candidates again so that"

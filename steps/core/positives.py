@@ -5,18 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from steps.core.corpus import corpus_columns
 from steps.core.tables import read_table
 from steps.core.texts import fold
 
+_BATCH = 16_384  # queries in memory at once
 
-def mined_and_judged(triplets: pa.Table, ingest: Path) -> Iterator[tuple[str, str]]:
-    """(query_id, doc_id) of the triplets' positives and of what was judged relevant to training queries."""
-    yield from zip(triplets["query_id"].to_pylist(), triplets["positive_id"].to_pylist(), strict=True)
-    for row in read_table(ingest, "qrels").to_pylist():
-        if row["split"] == "train" and row["grade"] > 0:
-            yield row["query_id"], row["doc_id"]
+
+def mined_and_judged(
+    triplets: pa.Table, ingest: Path, query_ids: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """(query_id, doc_id) of the triplets' positives and of what was judged relevant to training queries; of some."""
+    qrels = read_table(ingest, "qrels").filter((pc.field("split") == "train") & (pc.field("grade") > 0))
+    for table, doc_id in ((triplets, "positive_id"), (qrels, "doc_id")):
+        if query_ids is not None:
+            table = table.filter(pc.field("query_id").isin(pa.array(query_ids, pa.string())))
+        for batch in table.select(["query_id", doc_id]).to_batches():
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def positive_rows(
@@ -26,13 +33,15 @@ def positive_rows(
 
     `mine` holds the triplets, of which those of `sources` count, or all.
     """
-    rows = read_table(ingest, "queries").to_pylist()
-    queries = {row["query_id"]: row["text"] for row in rows if row["split"] == "train"}
+    wanted = {fold(text) for text in texts.filter(pc.field("part") == "train_queries")["text"].to_pylist()}
+    train = read_table(ingest, "queries").filter(pc.field("split") == "train").select(["query_id", "text"])
+    rows = (row for batch in train.to_batches(_BATCH) for row in zip(*(c.to_pylist() for c in batch), strict=True))
+    queries = {query_id: text for query_id, text in rows if fold(text) in wanted}
     doc_ids = (doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"]))
     triplets = read_table(mine, "triplets")
     if sources is not None:
-        triplets = triplets.filter(np.isin(triplets["source"].to_pylist(), list(sources)))
-    return positives_of(texts, queries, mined_and_judged(triplets, ingest), doc_ids)
+        triplets = triplets.filter(pc.field("source").isin(list(sources)))
+    return positives_of(texts, queries, mined_and_judged(triplets, ingest, [*queries]), doc_ids)
 
 
 def positives_of(

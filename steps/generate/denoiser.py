@@ -35,7 +35,7 @@ from steps.tracking.runs import Run
 MASK_RATIO = 0.1  # chance of each token to be masked; every query loses at least one token
 TOP_K = 10  # tokens to draw from
 TEMPERATURE = 0.7  # of the draw; below 1 = closer to the likeliest
-MAX_TOKENS = 32  # of a query, read and written; the rest is cut
+MAX_TOKENS = 32  # of a query, read and written
 WARMUP_STEPS = 100
 LOG_STEPS = 20
 TRAINING_MASK_RATIO = 0.3  # more than when writing, as only masked tokens teach anything
@@ -99,6 +99,11 @@ def ready_to_write(model: Any) -> Any:
     tokens = {name: value for name, value in model.generation_config.to_dict().items() if name.endswith("_token_id")}
     model.generation_config = GenerationConfig(**tokens)
     return model.to(device()).eval()
+
+
+def fits(denoiser: Denoiser, texts: Sequence[str]) -> list[bool]:
+    """Whether the model reads each text to its end: what it wrote of a part would pass for a new query."""
+    return [len(ids) <= MAX_TOKENS for ids in denoiser.tokenizer(list(texts))["input_ids"]]
 
 
 def write_variants(

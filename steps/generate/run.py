@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import compress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,8 +24,10 @@ from steps.encoders.bases import resolve_base
 from steps.encoders.towers import encode, load_tower
 from steps.generate.denoiser import (
     MASK_RATIO,
+    MAX_TOKENS,
     Denoiser,
     Variants,
+    fits,
     load_denoiser,
     train_denoiser,
     write_variants,
@@ -65,9 +68,12 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     titles and sentences. With `document_model` that model reads documents in their place, once, and a query that does
     not find its document is dropped. UserError when a model cannot be loaded.
     """
-    queries = read_table(ingest, "queries").to_pylist()
-    evaluation = set(evaluation_keys(queries))
-    train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
+    queries = read_table(ingest, "queries")
+    if not params.max_queries:  # a log has millions of queries, which nobody reads here
+        queries = queries.slice(0, 0)
+    rows_of_queries = queries.to_pylist()
+    evaluation = set(evaluation_keys(rows_of_queries))
+    train = [row for row in rows_of_queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
     query_sources = from_queries(train, params.max_queries, params.seed)
     missing = max(0, params.least_sources - len(query_sources)) if params.max_queries else 0
     has_writer = bool(params.document_model)
@@ -78,11 +84,14 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         "sources": len(query_sources) + len(document_sources),
         "sources_not_drawn": len(train) - len(query_sources),
         "documents": len(document_sources),
+        "too_long": 0,
         "mask_ratio": MASK_RATIO,
         "sigmas": [],
         "model": "",
         "note": ""
         if train or document_sources
+        else "generate.max_queries is 0"
+        if not params.max_queries
         else "no training query, and generate.least_sources asks for no document",
     }
     existing = {fold(row["text"]) for row in train}
@@ -102,7 +111,16 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
             training_texts = [row["text"] for row in train] if train else [source.text for source in document_sources]
             training_texts = sampled(training_texts, params.small.max_queries, params.seed)
             denoiser = train_denoiser(training_texts + sample, params, run)
-        rows, report["sigmas"] = generate(denoiser, judge, sources, evaluation, existing, params, run)
+        short = [*compress(sources, fits(denoiser, [source.text for source in sources]))]
+        report["too_long"] = len(sources) - len(short)
+        if report["too_long"]:
+            print(
+                f"generate: {report['too_long']:,} of {len(sources):,} sources have more than {MAX_TOKENS} tokens and"
+                " are left out",
+                file=sys.stderr,
+            )
+        if short:
+            rows, report["sigmas"] = generate(denoiser, judge, short, evaluation, existing, params, run)
         report["model"] = params.model or "small BART trained on these queries"
     if writer:
         existing |= {fold(row["text"]) for row in rows}
@@ -309,18 +327,22 @@ def from_documents(ingest: Path, evaluation: set[str], limit: int, seed: int, *,
 def _in_order(
     ingest: Path, evaluation: set[str], at_once: int, seed: int, *, whole_documents: bool
 ) -> Iterator[tuple[str, list[str]]]:
-    """Id and texts of each document that has any, in the order of a hash; the texts of `at_once` are in memory."""
+    """Id and texts of each document that has any, in the order of a hash.
+
+    The texts of `at_once` documents are in memory, then of twice as many.
+    """
     template, columns = corpus_template(ingest), ["doc_id", "title", "topic", "content"]
     marks = np.array([_mark(seed, doc_id) for (doc_id,) in corpus_columns(ingest, ["doc_id"])], dtype=np.uint64)
-    order = np.argsort(marks, kind="stable").tolist()
-    for start in range(0, len(order), at_once):
-        window = order[start : start + at_once]
+    order, start = np.argsort(marks, kind="stable").tolist(), 0
+    while window := order[start : start + at_once]:
         selected, documents = set(window), dict[int, tuple[str, list[str]]]()
         for row, (doc_id, title, topic, content) in enumerate(corpus_columns(ingest, columns)):
             if row in selected:
                 texts = [template.text(title, topic, content)] if whole_documents else query_like(title, content)
-                documents[row] = doc_id, [text for text in texts if (key := fold(text)) and key not in evaluation]
-        yield from (documents[row] for row in window if documents[row][1])
+                if usable := [text for text in texts if (key := fold(text)) and key not in evaluation]:
+                    documents[row] = doc_id, usable
+        yield from (documents[row] for row in window if row in documents)
+        start, at_once = start + at_once, 2 * at_once  # few have texts: the corpus is not to be read over and over
 
 
 def _mark(seed: int, text: str) -> int:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +14,10 @@ from sentence_transformers import CrossEncoder
 
 from slimtower.common.errors import UserError
 from steps.core.code import code_digest
-from steps.core.corpus import check_documents, texts_of
+from steps.core.corpus import CorpusTexts, check_documents, corpus_columns, texts_of
 from steps.core.progress import progress
 from steps.core.tables import table_from_columns, table_path
-from steps.core.vector_store import ScoreShards, text_key
+from steps.core.vector_store import ScoreShards, TextFile, text_key
 from steps.core.versions import library_versions
 from steps.encoders.cut_texts import SAMPLE, sample_rows
 from steps.encoders.precision import resolve_precision
@@ -24,7 +25,7 @@ from steps.rank.params import DEPTH, CrossEncoderParams
 from steps.retrieval.rankers import pair_scores
 from steps.training.triplets import refused_queries
 
-QUERIES = 16384  # scored before their scores are written: texts of the documents that these name are in memory
+QUERIES = 16384  # scored before their scores are written: texts of the documents that these name are copied together
 SHARD = 8192  # pairs whose scores are kept at once: what a killed run repeats at most
 
 
@@ -136,8 +137,7 @@ def relevance_tables(
         pools = union(candidates, ids[start : start + QUERIES], DEPTH)
         rows = _pairs(pools)
         pairs = [(queries[query_id], doc_id) for query_id, doc_id in rows]
-        texts = document_texts(ingest, {doc_id for _, doc_id in rows})
-        scores, computed = _scores(ranker, settings, pairs, texts, params)
+        scores, computed = _scores(ranker, settings, pairs, ingest, params)
         scored.queries += len(pools)
         scored.scores += len(rows)
         scored.shards_computed += computed
@@ -161,17 +161,21 @@ def _scores(
     ranker: CrossEncoder,
     settings: Sequence[str],
     rows: list[tuple[str, str]],
-    texts: Mapping[str, str],
+    ingest: Path,
     params: CrossEncoderParams,
 ) -> tuple[np.ndarray, int]:
     """Scores of texts of queries with documents `(rows,)`, and how many shards of them were not kept before."""
-    named = sorted({doc_id for _, doc_id in rows})
-    position_of = {doc_id: number for number, doc_id in enumerate(named)}
-    digests = np.array([np.frombuffer(text_key(texts[doc_id]), dtype=np.uint8) for doc_id in named]).reshape(-1, 32)
+    named = {doc_id for _, doc_id in rows}
+    row_of = {doc_id: row for row, (doc_id,) in enumerate(corpus_columns(ingest, ["doc_id"])) if doc_id in named}
+    check_documents(sorted(named), row_of, ingest)
+    position_of = {doc_id: position for position, doc_id in enumerate(row_of)}
+    texts = CorpusTexts(ingest, np.array([*row_of.values()], dtype=np.int64))
+    digests = np.array([np.frombuffer(text_key(text), dtype=np.uint8) for text in texts]).reshape(-1, 32)
     shards = ScoreShards(settings, digests)
 
     def compute(queries: list[str], positions: np.ndarray) -> np.ndarray:
-        pairs = [(query, texts[named[at]]) for query, at in zip(queries, positions[:, 0].tolist(), strict=True)]
+        text_of = copied.read(np.unique(positions))
+        pairs = [(query, text_of[at]) for query, at in zip(queries, positions[:, 0].tolist(), strict=True)]
         scores = pair_scores(ranker, pairs, precision=params.precision, batch_size=params.batch_size)
         if not np.isfinite(scores).all():
             raise UserError(
@@ -182,8 +186,10 @@ def _scores(
 
     parts = [np.zeros(0, dtype=np.float32)]
     starts = range(0, len(rows), SHARD)
-    for start in progress(starts, len(starts), "score candidates"):
-        shard = rows[start : start + SHARD]
-        positions = np.array([[position_of[doc_id]] for _, doc_id in shard])
-        parts.append(shards.get_or_compute(compute, [query for query, _ in shard], positions)[:, 0])
+    with TemporaryDirectory(prefix="slimtower.rank.") as scratch:
+        copied = TextFile(Path(scratch) / "texts", texts)
+        for start in progress(starts, len(starts), "score candidates"):
+            shard = rows[start : start + SHARD]
+            positions = np.array([[position_of[doc_id]] for _, doc_id in shard])
+            parts.append(shards.get_or_compute(compute, [query for query, _ in shard], positions)[:, 0])
     return np.concatenate(parts), shards.computed

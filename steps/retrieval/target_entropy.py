@@ -42,7 +42,7 @@ class TeacherTargets:
         measured = f"(mean entropy {self.entropy:.2f} of that of equal shares; largest share {self.largest_share:.2f})"
         if self.verdict == "constant":
             return (
-                f"{subject} is flat at any temperature, as their scores are equal: train this teacher, or leave it out"
+                f"{subject} is flat at any temperature, as many scores are equal: train this teacher, or leave it out"
             )
         if self.verdict == "uneven":
             return (
@@ -74,7 +74,7 @@ def check_teacher_targets(scores: np.ndarray, at: float = 1.0) -> TeacherTargets
     there = _entropies(scores, temperature)
     flat, one_hot = float((there > FLAT).mean()), float((there < ONE_HOT).mean())
     verdict: Literal["useful", "flat", "one-hot", "uneven"] = "useful"
-    if flat + one_hot > 0.5:
+    if flat + one_hot >= 0.5:
         verdict = "uneven"
     elif entropies.mean() > FLAT:
         verdict = "flat"
@@ -114,7 +114,8 @@ def layers_warning(targets: Mapping[int, TeacherTargets], teacher: str) -> str |
 def suggested_temperature(scores: np.ndarray, target: float = TARGET_ENTROPY) -> float | None:
     """The temperature at which the mean entropy of the texts' distributions is `target` times that of equal shares.
 
-    Of texts that tell their documents apart; None if most do not.
+    Of texts that tell their documents apart, or, if that is out of reach, of those that also tell the best apart from
+    the next, as copies do not; None if most do not tell any apart, or if none is left.
     """
     telling = scores[scores.max(axis=1) > scores.min(axis=1)]
     if 2 * len(telling) < len(scores):
@@ -125,8 +126,10 @@ def suggested_temperature(scores: np.ndarray, target: float = TARGET_ENTROPY) ->
     def excess(log_temperature: float) -> float:
         return float(_entropies(telling, math.exp(log_temperature)).mean()) - target
 
-    if excess(low) > 0:  # ties at the top alone are above
-        return math.exp(low)
+    if excess(low) > 0:
+        telling = telling[_entropies(telling, math.exp(low)) < target]
+        if not len(telling):
+            return None
     return math.exp(brentq(excess, low, high, xtol=1e-4))
 
 

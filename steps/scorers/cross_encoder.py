@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from steps.core.vector_store import Texts
+from steps.core.vector_store import TextFile, Texts
 from steps.encoders.cut_texts import Cut, cut_pairs
 from steps.encoders.precision import Precision
 from steps.retrieval.rankers import (
@@ -21,7 +21,7 @@ from steps.retrieval.rankers import (
     pair_scores,
     ranker_depth,
 )
-from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, TextFile, check_finite
+from steps.scorers.base import Network, Reading, ReadTexts, Reranker, Scorer, check_finite
 
 
 class CrossEncoderScorer(Scorer):

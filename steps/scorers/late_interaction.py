@@ -12,7 +12,7 @@ from torch import Tensor
 from slimtower.common.files import cache_root
 from steps.core.code import code_digest
 from steps.core.leases import acquire, release_and_delete
-from steps.core.vector_store import Texts
+from steps.core.vector_store import TextFile, Texts
 from steps.core.versions import library_versions
 from steps.encoders.cut_texts import Cut, cut_of_tokens
 from steps.encoders.precision import Precision, resolve_precision
@@ -30,7 +30,7 @@ from steps.retrieval.late_interaction import (
     token_states,
     token_vectors,
 )
-from steps.scorers.base import Network, Reading, Reranker, Scorer, TextFile, VectorReranker, distinct_once
+from steps.scorers.base import Network, Reading, Reranker, Scorer, VectorReranker, distinct_once
 
 _TEXTS, _DOCUMENTS = 256, 32  # whose states of layers are in memory at once: 100 MB at 100 tokens of 6 times 384
 

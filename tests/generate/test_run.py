@@ -12,12 +12,14 @@ import pytest
 from generate_fakes import PARAMS, TEXTS, VERBS, queries, random_bart, save_denoiser, write_bart, write_world
 from recorder import Recorder
 from rows import row as row_of
+from rows import write_rows
 from teach_fakes import write_tower
 
 import steps.generate.run as stage
 from slimtower.common.document_texts import DocumentTemplate
 from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
+from steps.core.corpus import corpus_columns
 from steps.core.tables import read_table, table_from_rows, write_table
 from steps.core.texts import fold
 from steps.encoders.towers import load_tower
@@ -147,14 +149,49 @@ def test_evaluation_queries_train_nothing_and_seed_nothing(
     assert query_rows[0]["query_id"] not in sources
 
 
-@pytest.mark.parametrize("changes", [{}, {"max_queries": 0, "least_sources": 9}])
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [({}, "no training query"), ({"max_queries": 0, "least_sources": 9}, "generate.max_queries is 0")],
+)
 def test_without_sources_the_table_is_empty_and_the_report_says_why(
-    tmp_path: Path, judge: Path, changes: dict[str, int]
+    tmp_path: Path, judge: Path, changes: dict[str, int], note: str
 ) -> None:
     ingest = write_world(tmp_path, [row for row in queries() if row["split"] != "train"])
     output = generate(ingest, tmp_path / "generate", judge, **changes)
     assert len(read_table(output, "generated_queries")) == 0
-    assert "no training query" in read_json(output / "report.json")["note"]
+    assert note in read_json(output / "report.json")["note"]
+
+
+def test_the_corpus_is_read_a_few_times_where_few_documents_have_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "To sum rows is to work on a file."
+    rows = [(f"d/{number}", "d", "x", "", long if number % 500 == 0 else "y") for number in range(8000)]
+    write_rows(tmp_path, "corpus", rows)
+    reads = 0
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return corpus_columns(*arguments)
+
+    monkeypatch.setattr(stage, "corpus_columns", counted)
+    sources = stage.from_documents(tmp_path, set(), 50, 3, whole_documents=False)
+    assert len(sources) == 1 and reads <= 2 * 5, "ids and texts, as often as 8 doubles, and once more"
+
+
+def test_a_source_that_the_model_cannot_read_whole_is_left_out(
+    tmp_path: Path, judge: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning would pass for a new query."""
+    long = " ".join(f"sum{number} all the rows" for number in range(20))
+    monkeypatch.setattr(stage, "train_denoiser", lambda *_: random_bart())
+    monkeypatch.setattr(stage, "write_variants", lambda denoiser, texts, *_: Variants([t[:9] for t in texts], 0.1))
+    ingest = write_world(tmp_path, [*queries()[:3], row_of("queries", "d/long", "d", long, "train")])
+    output = generate(ingest, tmp_path / "generate", judge)
+    rows = read_table(output, "generated_queries").to_pylist()
+    assert rows and "d/long" not in {line["source_query_id"] for line in rows}
+    assert read_json(output / "report.json")["too_long"] == 1
 
 
 @pytest.mark.medium

@@ -41,6 +41,11 @@ def test_entropy_and_largest_share_at_temperature_1_are_means_over_texts() -> No
         (0.05 * SCORES, "flat", "flat at temperature 1 .*there is nothing to learn; set teacher_temperature: 0.02"),
         (90 * SCORES, "one-hot", "one-hot at temperature 1 .*no more than a label; set teacher_temperature: 3"),
         (np.ones((5, 4)), "constant", "flat at any temperature"),
+        (
+            np.repeat(SCORES[:, :1], 16, axis=1) - np.arange(16) * (np.arange(16) > 7),
+            "constant",
+            "many scores are equal",
+        ),
         (np.vstack([1e-6 * SCORES, 100 * SCORES]), "uneven", "flat for 50% of the texts and one-hot for .*no one"),
     ],
 )
@@ -49,6 +54,16 @@ def test_what_teaches_nothing_is_said_with_numbers_and_what_to_do(scores: np.nda
     assert targets is not None and targets.verdict == verdict
     with pytest.raises(AssertionError, match=rf"over {scores.shape[1]} documents of a text cross's .*{words}"):
         raise AssertionError(targets.warning("cross"))
+
+
+def test_texts_whose_best_documents_are_copies_do_not_decide_the_temperature() -> None:
+    copies = np.sort(SCORES, axis=1)
+    copies[:, 8:] = copies[:, -1:]
+    mixed = np.concatenate([copies, copies, copies, SCORES])
+    assert suggested_temperature(mixed) == pytest.approx(suggested_temperature(SCORES) or 0, rel=1e-2)
+    assert suggested_temperature(copies) is None
+    few = np.concatenate([copies[:100], SCORES])
+    assert mean_entropy(few, suggested_temperature(few) or 0) == pytest.approx(0.5, abs=1e-3)
 
 
 def test_nothing_is_said_of_one_document_or_no_text() -> None:
