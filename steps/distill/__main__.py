@@ -3,19 +3,16 @@
 from pathlib import Path
 
 from slimtower.common.errors import guarded
-from slimtower.common.settings import checked_name
 from steps.core.params import load_index_teacher
 from steps.distill.params import DistillParams
-from steps.frame.self_check import step_parser
+from steps.frame.self_check import cell_argument
 from steps.tracking.runs import Run
 from steps.training.torchrun import SharedStage
 
 
 def main() -> None:
     """Distil one student."""
-    parser = step_parser("distill", __doc__)
-    parser.add_argument("--student", required=True, help="a name in distill.student")
-    student = checked_name("--student", parser.parse_args().student)  # it becomes a folder, which is replaced
+    student = cell_argument("distill", __doc__, "--student", "distill.student")
 
     def body(params: DistillParams, run: Run) -> None:
         from steps.distill.run import run as distill

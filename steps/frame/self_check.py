@@ -10,6 +10,7 @@ from typing import Any
 
 from slimtower.common.errors import UserError, guarded
 from slimtower.common.imports import uncollected_imports
+from slimtower.common.settings import checked_name
 
 PACKAGES = ("torch", "transformers", "sentence_transformers", "faiss", "onnxruntime", "mlflow", "dvc")
 
@@ -20,6 +21,13 @@ def step_parser(step: str, description: str | None) -> argparse.ArgumentParser:
     help_text = "import all that the step needs, say which versions they are, open nothing"
     parser.add_argument("--self-check", action=_SelfCheck, const=step, nargs=0, help=help_text)
     return parser
+
+
+def cell_argument(step: str, description: str | None, option: str, known_as: str) -> str:
+    """The cell that a step's command line names behind `option`, such as --student; it becomes a folder."""
+    parser = step_parser(step, description)
+    parser.add_argument(option, required=True, help=f"a name in {known_as}", dest="cell")
+    return checked_name(option, parser.parse_args().cell)
 
 
 class _SelfCheck(argparse.Action):

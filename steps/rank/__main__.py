@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from slimtower.common.errors import guarded
-from slimtower.common.settings import checked_name
-from steps.frame.self_check import step_parser
+from steps.frame.self_check import cell_argument
 from steps.frame.stage import stage_main
 from steps.rank.params import RankParams
 from steps.tracking.runs import Run
@@ -12,9 +11,7 @@ from steps.tracking.runs import Run
 
 def main() -> None:
     """Train the ranker, and let it score."""
-    parser = step_parser("rank", __doc__)
-    parser.add_argument("--ranker", required=True, help="a name in rank.ranker")
-    ranker = checked_name("--ranker", parser.parse_args().ranker)  # it becomes a folder, which is replaced
+    ranker = cell_argument("rank", __doc__, "--ranker", "rank.ranker")
 
     def body(params: RankParams, run: Run) -> None:
         from steps.rank.run import run as rank

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from slimtower.common.errors import guarded
-from slimtower.common.settings import checked_name
 from steps.core.params import load_ignore_identical_ids
-from steps.frame.self_check import step_parser
+from steps.frame.self_check import cell_argument
 from steps.frame.stage import stage_main
 from steps.release.params import ReleaseParams
 from steps.tracking.runs import Run
@@ -13,9 +12,7 @@ from steps.tracking.runs import Run
 
 def main() -> None:
     """Release one student."""
-    parser = step_parser("release", __doc__)
-    parser.add_argument("--student", required=True, help="a name in distill.student")
-    student = checked_name("--student", parser.parse_args().student)  # it becomes a folder, which is replaced
+    student = cell_argument("release", __doc__, "--student", "distill.student")
 
     def body(params: ReleaseParams, run: Run) -> None:
         from steps.release.run import run as release

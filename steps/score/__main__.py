@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from slimtower.common.errors import guarded
-from slimtower.common.settings import checked_name
-from steps.frame.self_check import step_parser
+from steps.frame.self_check import cell_argument
 from steps.frame.stage import stage_main
 from steps.score.params import ScoreParams
 from steps.tracking.runs import Run
@@ -12,9 +11,7 @@ from steps.tracking.runs import Run
 
 def main() -> None:
     """Let one teacher score."""
-    parser = step_parser("score", __doc__)
-    parser.add_argument("--teacher", required=True, help="a name in score.teachers")
-    teacher = checked_name("--teacher", parser.parse_args().teacher)  # it becomes a folder, which is replaced
+    teacher = cell_argument("score", __doc__, "--teacher", "score.teachers")
 
     def body(params: ScoreParams, run: Run) -> None:
         from steps.score.run import run as score

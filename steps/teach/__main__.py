@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from slimtower.common.errors import guarded
-from slimtower.common.settings import checked_name
-from steps.frame.self_check import step_parser
+from steps.frame.self_check import cell_argument
 from steps.teach.params import TeachParams
 from steps.tracking.runs import Run
 from steps.training.torchrun import SharedStage
@@ -12,9 +11,7 @@ from steps.training.torchrun import SharedStage
 
 def main() -> None:
     """Train one teacher."""
-    parser = step_parser("teach", __doc__)
-    parser.add_argument("--teacher", required=True, help="a name in teach.teacher")
-    teacher = checked_name("--teacher", parser.parse_args().teacher)  # it becomes a folder, which is replaced
+    teacher = cell_argument("teach", __doc__, "--teacher", "teach.teacher")
 
     def body(params: TeachParams, run: Run) -> None:
         from steps.teach.run import run as teach
