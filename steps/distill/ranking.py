@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from steps.core.tables import Part
-from steps.retrieval.exact_search import nearest_rows
+from steps.retrieval.exact_search import best_documents
 
 DEPTH = 10
 QUERY_PARTS: tuple[Part, ...] = ("train_queries", "unlabelled_queries")  # those that people wrote
@@ -38,7 +38,7 @@ def ranking_kept(
     texts = draw.permutation(len(teacher_vectors))[:_TEXTS]
     rows = np.sort(draw.permutation(len(documents))[:_DOCUMENTS])
     theirs, ours = (
-        nearest_rows(vectors[texts], documents, depth, rows, cosine=cosine)
+        best_documents(vectors[texts], documents, depth, rows, cosine=cosine)[1]
         for vectors in (teacher_vectors, student_vectors)
     )
     same = ours[:, :, None] == theirs[:, None, :]  # (texts, the student's rank, the teacher's rank)

@@ -12,7 +12,7 @@ from steps.core.progress import progress
 from steps.core.texts import fold
 from steps.core.vector_store import Texts
 from steps.encoders.cut_texts import sample_rows
-from steps.retrieval.exact_search import nearest_rows
+from steps.retrieval.exact_search import best_documents
 
 NEIGHBOUR_DOCUMENTS = 500_000  # among which nearest ones are sought; time grows with it, memory does not
 _SEARCHED_AT_ONCE = 16_384  # texts; a corpus that is read in blocks is read anew for each
@@ -65,7 +65,7 @@ def nearest_documents(
     starts = range(0, len(vectors) if count else 0, _SEARCHED_AT_ONCE)
     for start in progress(starts, len(starts), "nearest documents"):
         batch = slice(start, start + _SEARCHED_AT_ONCE)
-        nearest[batch] = nearest_rows(vectors[batch], documents, count, rows, cosine=cosine)
+        nearest[batch] = best_documents(vectors[batch], documents, count, rows, cosine=cosine)[1]
     return nearest
 
 

@@ -4,31 +4,7 @@ import faiss
 import numpy as np
 import torch
 
-_DOCUMENTS, _QUERIES = 16_384, 4096  # of which all scores are in memory at once
-_AT_ONCE = 50_000  # documents that faiss searches as one
-
-
-def nearest_rows(
-    queries: np.ndarray, documents: np.ndarray, count: int, rows: np.ndarray | None = None, *, cosine: bool
-) -> np.ndarray:
-    """Rows of the `count` documents most like each query by cosine or inner product, best first: `(n, count)`.
-
-    queries `(n, dim)`; documents `(m, dim)`, of which `rows` are searched. faiss searches up to 50,000 at once.
-    """
-    searched = np.arange(len(documents)) if rows is None else rows
-    if len(searched) > _AT_ONCE:
-        query_vectors = np.ascontiguousarray(queries, dtype=np.float32)
-        return best_documents(query_vectors, documents, count, searched, cosine=cosine)[1]
-    vectors = np.array(documents[searched], dtype=np.float32)
-    if cosine:
-        faiss.normalize_L2(vectors)
-    index = faiss.IndexFlatIP(vectors.shape[1])
-    index.add(vectors)
-    best = np.zeros((len(queries), count), dtype=np.int64)
-    for start in range(0, len(queries), _QUERIES):
-        query_vectors = np.ascontiguousarray(queries[start : start + _QUERIES], dtype=np.float32)
-        best[start : start + _QUERIES] = searched[index.search(query_vectors, count)[1]]
-    return best
+_DOCUMENTS, _QUERIES = 65_536, 1024  # of which all scores are in a GPU's memory at once
 
 
 def best_documents(
@@ -45,25 +21,31 @@ def best_documents(
     count as if they had the length 1. `rows`: those that are searched, None = all. Fewer documents give fewer columns.
     """
     searched = np.arange(len(documents)) if rows is None else rows
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     columns = min(count, len(searched))
-    scores = np.zeros((len(queries), columns), dtype=np.float32)
-    best_rows = np.zeros((len(queries), columns), dtype=np.int64)
+    if not len(queries) or not columns:
+        return np.zeros((len(queries), columns), dtype=np.float32), np.zeros((len(queries), columns), dtype=np.int64)
+    query_vectors = np.ascontiguousarray(queries, dtype=np.float32)
+    heap = faiss.ResultHeap(len(queries), columns, keep_max=True)
     for start in range(0, len(searched), _DOCUMENTS):
         block = searched[start : start + _DOCUMENTS]
-        vectors = torch.from_numpy(np.asarray(documents[block])).to(device, torch.float32)
+        vectors = np.array(documents[block], dtype=np.float32)
         if cosine:
-            vectors = torch.nn.functional.normalize(vectors)
-        block_rows = torch.from_numpy(block).to(device)
-        for first in range(0, len(queries), _QUERIES):
-            batch = slice(first, first + _QUERIES)
-            filled = min(start, columns)  # columns that are filled
-            query_vectors = torch.from_numpy(queries[batch]).to(vectors)
-            best = (query_vectors @ vectors.T).topk(min(count, len(block)))
-            together = torch.cat([torch.from_numpy(scores[batch, :filled]).to(vectors), best.values], dim=1)
-            earlier = torch.from_numpy(best_rows[batch, :filled]).to(device)
-            rows_of = torch.cat([earlier, block_rows[best.indices]], dim=1)
-            top, order = together.topk(min(columns, together.shape[1]))
-            scores[batch, : top.shape[1]] = top.cpu().numpy()
-            best_rows[batch, : top.shape[1]] = rows_of.gather(1, order).cpu().numpy()
-    return scores, best_rows
+            faiss.normalize_L2(vectors)
+        if torch.cuda.is_available():
+            scores, positions = _best_on_gpu(query_vectors, vectors, min(count, len(block)))
+        else:
+            scores, positions = faiss.knn(
+                query_vectors, vectors, min(count, len(block)), metric=faiss.METRIC_INNER_PRODUCT
+            )
+        heap.add_result(scores, block[positions])
+    heap.finalize()
+    return heap.D, heap.I
+
+
+def _best_on_gpu(queries: np.ndarray, vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and positions of the `count` best vectors of each query, by torch, which sees a GPU without faiss-gpu."""
+    there = torch.from_numpy(vectors).cuda()
+    batches = torch.from_numpy(queries).cuda().split(_QUERIES)
+    best = [(batch @ there.T).topk(count) for batch in batches]
+    scores, positions = (torch.cat([top[part] for top in best]).cpu().numpy() for part in (0, 1))
+    return scores, positions

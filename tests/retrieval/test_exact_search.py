@@ -25,6 +25,17 @@ def test_blocks_give_the_best_of_the_whole_product(
     assert scores == pytest.approx(np.take_along_axis(product, expected, axis=1), abs=1e-5)
 
 
+def test_by_cosine_lengths_do_not_count() -> None:
+    random = np.random.default_rng(4)
+    queries, documents = (random.standard_normal((count, 5)) for count in (4, 30))
+    documents *= random.uniform(0.1, 10, (30, 1))
+    scores, rows = best_documents(queries, documents.astype(np.float16), 5, cosine=True)
+    stored = documents.astype(np.float16).astype(np.float64)
+    products = queries @ (stored / np.linalg.norm(stored, axis=1, keepdims=True)).T
+    assert rows.tolist() == np.argsort(-products, axis=1)[:, :5].tolist()
+    assert scores == pytest.approx(np.take_along_axis(products, rows, axis=1), abs=1e-5)
+
+
 def test_no_more_than_there_are() -> None:
     ones = np.ones((3, 2), dtype=np.float32)
     scores, rows = best_documents(ones[:2], ones, 10)
