@@ -38,12 +38,11 @@ def best_by_hand(text: np.ndarray, documents: np.ndarray, count: int, *, cosine:
 
 
 @pytest.mark.parametrize("cosine", [True, False])
-@pytest.mark.parametrize("limits", [{"_QUERIES": 7}, {"_AT_ONCE": 20, "_DOCUMENTS": 16}], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("block", [100, 16], ids=["whole", "in blocks"])
 def test_nearest_documents_are_those_of_a_full_search(
-    cosine: bool, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    cosine: bool, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in limits.items():
-        monkeypatch.setattr(exact_search, name, value)
+    monkeypatch.setattr(exact_search, "_DOCUMENTS", block)
     for rows in (np.arange(60), np.arange(0, 60, 2)):
         nearest = nearest_documents(TEXTS, DOCUMENTS, 5, rows if len(rows) < 60 else None, cosine=cosine)
         assert nearest.dtype == np.int32
