@@ -72,6 +72,7 @@ class Corpus(Strict):
     half: Half = "disguises"  # on those of `choosing` knobs are chosen as well; `reporting` ones choose nothing
     changes: list[str] = Field(default_factory=list)
     pool: bool = False
+    words: bool = False  # with the part `words`
     least_sources: int = Field(default=0, ge=0)  # generate.least_sources: queries from documents where others are few
     teacher: str = ""  # a base of pipeline.weights, or cls_dot: the bundled one read at [CLS], compared by dot product
 
@@ -122,7 +123,7 @@ def embedded(name: str, corpus: Corpus, sources: Mapping[str, Undisguised]) -> P
     for source, folder in zip(corpus.source, folders.values(), strict=True):
         write(disguised(sources[source], corpus.changes), folder)
     recipe = FOLDER / f"any_{name}.yaml"  # its name is the run's
-    recipe.write_text(recipe_of(folders, corpus.teacher, corpus.least_sources), encoding="utf-8")
+    recipe.write_text(recipe_of(folders, corpus.teacher, corpus.least_sources, words=corpus.words), encoding="utf-8")
     words = [f"UNLABELLED={os.environ['UNLABELLED']}"] if corpus.pool else []
     ended = subprocess.run([sys.executable, "-m", "pipeline.recipe", str(recipe), *words, "embed"])
     if ended.returncode:
@@ -142,11 +143,13 @@ def read_source(name: str) -> Undisguised:
     return read_beir(Path(data) / name)
 
 
-def recipe_of(folders: Mapping[str, Path], teacher: str, least_sources: int = 0) -> str:
-    """recipes/beir.yaml over the folders, with another base for a changed teacher, or with queries from documents."""
+def recipe_of(folders: Mapping[str, Path], teacher: str, least_sources: int = 0, *, words: bool = False) -> str:
+    """recipes/beir.yaml over the folders, perhaps with another base, with queries from documents or with words."""
     text = Path("recipes/beir.yaml").read_text(encoding="utf-8")
     sources = [{"name": name, "kind": "beir", "path": str(path.resolve())} for name, path in folders.items()]
     text = re.sub(r"^  sources: .*$", lambda _: f"  sources: {json.dumps(sources)}", text, count=1, flags=re.M)
+    if words:
+        text = text.replace("spans]", "spans, words]", 1).replace("{spans: 1.0}", "{spans: 1.0, words: 1.0}", 1)
     if least_sources:
         text += f"\ngenerate: {{least_sources: {least_sources}}}\n"
     if teacher:

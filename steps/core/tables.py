@@ -20,6 +20,7 @@ Part = Literal[
     "titles",
     "sentences",
     "spans",
+    "words",
     "unlabelled_queries",
 ]
 FILLER: Part = "spans"  # makes up for missing texts where `embed.least_texts` asks for more than embed.parts give

@@ -24,6 +24,7 @@ from steps.embed.params import EmbedParams
 
 MAX_WORDS = 96  # at which a text is cut: most queries are short, and long texts cost training time
 SPANS_PER_DOCUMENT = 1  # windows of each document in the part spans
+WORDS = 10_000  # of each data set
 CASE_SHARE = 0.25  # of perturbed_queries in UPPER, Title or lower case; the rest has typos, as all have where uncased
 _JOINED = 0.25  # of the spans that make up for missing texts
 _FEWEST, _WORTH = 200, 0.1  # spans tried in a turn, and the share of a document's that must be new for another one
@@ -255,6 +256,8 @@ def _part(part: Part, sources: Sources, params: EmbedParams, uncased: bool) -> I
             return _sentences(sources.corpus)
         case "spans":
             return _spans(sources, params)
+        case "words":
+            return _words(sources)
 
 
 def _items(queries: pa.Table) -> Iterator[Item]:
@@ -295,6 +298,17 @@ def _spans(sources: Sources, params: EmbedParams) -> Iterator[Item]:
         rng, text = _rng("spans", doc_id, params), sources.template.text(*fields)
         for [span] in spans(text, rng, SPANS_PER_DOCUMENT, length, MAX_WORDS):
             yield Item(span, doc_id)
+
+
+def _words(sources: Sources) -> Iterator[Item]:
+    """Words of each data set, those of most documents first."""
+    documents_with: dict[str, Counter[str]] = defaultdict(Counter)
+    for doc_id, *fields in sources.corpus:
+        documents_with[dataset_of(doc_id)].update(set(words(sources.template.text(*fields))))
+    for dataset, counts in documents_with.items():
+        with_letters = (entry for entry in counts.items() if not entry[0].isdigit() and len(entry[0]) > 1)
+        for word, _ in nsmallest(WORDS, with_letters, key=lambda entry: (-entry[1], entry[0])):
+            yield Item(word, f"{dataset}/")
 
 
 def _fill_spans(

@@ -16,9 +16,10 @@ class EmbedParams(Strict):
     """Texts on which students are aligned; a text that several parts have belongs to the first of them in this order.
     documents: the first words of each, for students with a document_share. titles, sentences: of the corpus. spans:
     windows of consecutive words of each document, most as long as training queries are, some as long as sentences or
-    passages. perturbed_queries: each training query with one or two typos, or, where the teacher tells them apart, in
-    another case. random_queries: random draws of words of the training queries, as many as there are generated_queries,
-    of which they are a control. EmbedDistill's is stronger: whole queries, as unlabelled_queries are.
+    passages. words: the 10,000 that most documents of each data set have, for queries of one word. perturbed_queries:
+    each training query with one or two typos, or, where the teacher tells them apart, in another case. random_queries:
+    random draws of words of the training queries, as many as there are generated_queries, of which they are a control.
+    EmbedDistill's is stronger: whole queries, as unlabelled_queries are.
     """
     max_part_texts: int = Field(ge=0)
     """Most texts of each part and data set; more are sampled. The unlabelled queries are one data set. 0 = no limit."""

@@ -15,6 +15,7 @@ import pytest
 from alignment import generated, pairs, query, texts_of
 
 from steps.core.tables import Part
+from steps.embed import alignment_texts
 from steps.embed.alignment_texts import dataset_of, missing_texts
 from steps.embed.derived_texts import query_words
 
@@ -126,6 +127,19 @@ def test_words_and_lengths_of_random_queries_follow_the_training_queries() -> No
     share = np.mean([word == "common" for text in texts for word in text])
     assert share == pytest.approx(3 / 4, abs=0.02)
     assert np.mean([len(text) == 1 for text in texts]) == pytest.approx(1 / 2, abs=0.03)
+
+
+def test_words_are_those_of_most_documents_of_each_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alignment_texts, "WORDS", 3)
+    documents = [
+        ("one/a", "", "", "Rows and Rows and rows 10 x"),
+        ("one/b", "", "", "and columns, zeros"),
+        ("two/a", "", "", "東京都 Straße"),
+    ]
+    texts = texts_of([query("q", "columns", "test")], documents=documents, parts=["words"])
+    found = [(row["source_id"], row["text"]) for row in texts.table.to_pylist()]
+    assert found == [("one/", "and"), ("one/", "rows"), ("two/", "straße"), ("two/", "京都"), ("two/", "東京")]
+    assert texts.counts["words"]["evaluation_query"] == 1
 
 
 def test_spans_are_consecutive_words_of_their_document_as_long_as_training_queries() -> None:
