@@ -226,8 +226,11 @@ def main() -> None:
     """Finish the pipeline runs that wait for it, and the newest of this folder that is still open."""
     with reaching():
         send_finished()
-        if dvc_at_work(Path()):
-            print("lineage: a stage runs in this folder, so its pipeline's run stays open; run this again afterwards")
+        if pid := dvc_at_work(Path()):
+            print(
+                f"lineage: process {pid} runs a stage in this folder, so its pipeline's run stays open; run this again"
+                " afterwards. If that is another process, remove .dvc/tmp/rwlock first"
+            )
             return
         api = client()
         parent = open_parent(api, experiment_id(api))

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipeline.limits import GIB, cores, memory_free
 from slimtower.common.errors import UserError
 from slimtower.common.files import cache_root
+from slimtower.registry.client import tracking_uri
 
 DISK = 1.0  # GiB that the demo writes at least, most of it models; 2.5 with all that is tracked and cached
 MEMORY = 3.0  # GiB that the largest stage of the demo takes
@@ -35,10 +36,11 @@ class Machine:
 
 def check_folders(root: Path) -> None:
     """UserError if the project's folder or the cache cannot be written or used, or the disk is full."""
-    if misread := re.search(r"%[0-9A-Fa-f]{2}|\?", str(root.resolve())):
+    uri = tracking_uri()
+    if misread := uri.startswith("sqlite:///") and re.search(r"%[0-9A-Fa-f]{2}|\?", str(root.resolve())):
         raise UserError(
-            f"{root.resolve()}: {misread[0]!r} in its path means something else in the address of MLflow's database;"
-            " rename the folder"
+            f"{root.resolve()}: {misread[0]!r} in its path means something else in the address of MLflow's database,"
+            f" {uri}; rename the folder"
         )
     folders = [_nearest(folder) for folder in (root, cache_root())]
     for folder in folders:

@@ -87,6 +87,6 @@ def keep_models(models: Models, path: Path = PARAMS) -> None:
 
 def _kept(path: Path) -> Path:
     """Where it is kept what a params.yaml names, as the present code says."""
-    code = [file for room in ("pipeline", "steps") for file in sorted(Path(room).rglob("*.py"))]
+    code = [file for room in ("pipeline", "steps", "slimtower") for file in sorted(Path(room).rglob("*.py"))]
     key = sha256_text("".join(map(sha256_file, [path, *code])))
     return cache_root() / "params" / f"{key}.json"

@@ -56,11 +56,11 @@ def mend_locks(root: Path) -> None:
         pass  # DVC is at work, and says so itself
 
 
-def dvc_at_work(root: Path) -> bool:
-    """Whether a process that lives runs a stage in this folder, by DVC's list of who reads and writes what."""
+def dvc_at_work(root: Path) -> str:
+    """Pid of a process that runs a stage in this folder, by DVC's list of who reads and writes what; "" for none."""
     listed = root / ".dvc/tmp/rwlock"
     text = listed.read_text(encoding="utf-8", errors="replace") if listed.is_file() else ""
-    return any(_lives(int(pid)) for pid in set(re.findall(r'"pid": (\d+)', text)))
+    return next((pid for pid in re.findall(r'"pid": (\d+)', text) if _lives(int(pid))), "")
 
 
 def _lives(pid: int) -> bool:

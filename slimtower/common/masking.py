@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from urllib.parse import unquote
 
 MASK = "***"
@@ -90,32 +91,39 @@ def _environment() -> frozenset[str]:
     secrets = set(_REMEMBERED)
     for name in list(os.environ):  # a copy: a library's thread may set or unset a variable meanwhile
         value = os.environ.get(name, "")
+        if value.startswith("{"):  # as a connection of Airflow's
+            secrets |= {secret.strip() for secret in _secrets_of_json(value)}
         if _SECRET_NAME.search(name) or (_OTHER_NAME.search(name) and _is_long_secret(value)):
             secrets.add(value.strip())
         elif "://" in value:
             secrets |= {login.partition(":")[2].strip() for login in _GIVEN_LOGIN.findall(value)}
         elif name.lower().endswith("_proxy") and (login := _PROXY_LOGIN.match(value)):
             secrets.add(login[1])
-        elif value.startswith("{"):  # as a connection of Airflow's
-            secrets |= {secret.strip() for secret in _secrets_of_json(value)}
     secrets |= {unquote(secret) for secret in secrets}
     return frozenset(secret for secret in secrets if len(secret) >= _SHORTEST and secret.lower() not in _NOT_SECRET)
 
 
 def _is_long_secret(value: str) -> bool:
     """Is it too long for a word, and no file's path?"""
-    return len(value) >= _LONG_SECRET and not ("/" in value and Path(value).exists())
+    with contextlib.suppress(OSError):  # too long for a path
+        return len(value) >= _LONG_SECRET and not ("/" in value and Path(value).exists())
+    return True
 
 
 def _secrets_of_json(text: str) -> Iterator[str]:
-    """Texts in JSON whose keys name secrets."""
-    with contextlib.suppress(ValueError, RecursionError):
-        waiting = [json.loads(text)]
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, dict):
-                yield from (item for key, item in value.items() if isinstance(item, str) and names_secret(key))
-            waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
+    """Texts in JSON whose keys name secrets, also in JSON that is a text in it."""
+    waiting: list[Any] = [text]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str) and value.startswith("{"):
+            with contextlib.suppress(ValueError, RecursionError):
+                waiting.append(json.loads(value))
+        elif isinstance(value, dict):
+            waiting += value.values()
+            named = (key for key in value if names_secret(key) or _SECRET_NAME.search(key))
+            yield from (value[key] for key in named if isinstance(value[key], str))
+        elif isinstance(value, list):
+            waiting += value
 
 
 @cache

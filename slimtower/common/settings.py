@@ -90,17 +90,19 @@ def read_text(path: Path) -> str:
 class _UniqueKeys(yaml.SafeLoader):
     """YAML whose mappings have each key once: of two the parser would drop the first."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set[str]()
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """As it is written: what `<<` merges in comes later, and may be there before."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        seen = set[tuple[str, str]]()
         for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+            if not isinstance(key, yaml.ScalarNode):
                 continue
-            if key.value in seen:
+            if (key.tag, key.value) in seen:
                 raise yaml.constructor.ConstructorError(
                     problem=f"the key {key.value!r} stands twice in one mapping", problem_mark=key.start_mark
                 )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
+            seen.add((key.tag, key.value))
+        return node
 
 
 def parse_mapping(text: str, source: str) -> dict[str, Any]:

@@ -23,8 +23,8 @@ logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG, and any h
 class Bm25:
     """BM25 over document texts, k1 = 1.5 and b = 0.75, English stop words removed.
 
-    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms; a query's single
-    character stands for all pairs that hold it. Texts count as they are read (slimtower/common/unicode_norm.py).
+    Of Chinese, Japanese, Thai, Lao, Khmer and Burmese pairs of neighbouring characters are the terms; a query of a
+    single character finds all pairs that hold it. Texts count as they are read (slimtower/common/unicode_norm.py).
     """
 
     def __init__(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
@@ -83,14 +83,16 @@ class Bm25:
         return selected
 
     def _scores(self, text: str) -> np.ndarray:
-        terms = [known for term in _terms(text, self._tokenizer) for known in self._known(term)]
+        all_terms = _terms(text, self._tokenizer)
+        terms = [term for term in all_terms if term in self._engine.vocab_dict]
+        if self._tokenizer > OLDEST and all(len(characters(term)) == 1 for term in terms):
+            terms += [pair for term in all_terms for pair in self._pairs_of(term)]
         scores: np.ndarray = self._engine.get_scores(terms) if terms else np.zeros(self.documents, dtype=np.float32)
         return scores
 
-    def _known(self, term: str) -> list[str]:
-        """A query's term as the index has it; none if it does not."""
-        alone = [term] if term in self._engine.vocab_dict else []
-        return alone + self._pairs.get(term, []) if len(characters(term)) == 1 else alone
+    def _pairs_of(self, term: str) -> list[str]:
+        """The pairs that hold a single character; none of another term."""
+        return self._pairs.get(term, []) if len(characters(term)) == 1 else []
 
     @cached_property
     def _pairs(self) -> dict[str, list[str]]:

@@ -33,14 +33,15 @@ def positive_rows(
 
     `mine` holds the triplets, of which those of `sources` count, or all.
     """
-    wanted = {fold(text) for text in texts.filter(pc.field("part") == "train_queries")["text"].to_pylist()}
     train = read_table(ingest, "queries").filter(pc.field("split") == "train").select(["query_id", "text"])
+    aligned = texts.filter(pc.field("part") == "train_queries")["source_id"]
+    wanted = set(map(fold, train.filter(pc.is_in(train["query_id"], aligned.combine_chunks()))["text"].to_pylist()))
     rows = (row for batch in train.to_batches(_BATCH) for row in zip(*(c.to_pylist() for c in batch), strict=True))
     queries = {query_id: text for query_id, text in rows if fold(text) in wanted}
     doc_ids = (doc_id for (doc_id,) in corpus_columns(ingest, ["doc_id"]))
     triplets = read_table(mine, "triplets")
     if sources is not None:
-        triplets = triplets.filter(pc.field("source").isin(list(sources)))
+        triplets = triplets.filter(pc.field("source").isin(pa.array(sorted(sources), pa.string())))
     return positives_of(texts, queries, mined_and_judged(triplets, ingest, [*queries]), doc_ids)
 
 

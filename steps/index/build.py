@@ -134,7 +134,7 @@ def mergeable(layers: Layers) -> bool:
 
 
 def build_shards(template: Layers, slices: list[Vectors]) -> Iterator[faiss.Index]:
-    """Fill copies of a trained, empty index: one index when there is one slice or the kind merges, else one a shard."""
+    """Fill a trained, empty index, or a copy of it for each shard of a kind that cannot become one index."""
     if len(slices) == 1:
         yield fill(template, slices[0]).index()
     elif mergeable(template):

@@ -34,7 +34,7 @@ class IndexParams(Strict):
     not probed hides first hits as often as tenth ones, so expect nDCG@10 to lose about 1 - recall.
     """
     shard_vectors: int = Field(default=0, ge=0)
-    """Vectors a shard, 0 = one piece; merged where the kind can, else searched together."""
+    """Vectors a shard, 0 = one piece; they become one index where the kind can, else they are searched together."""
     dim: int = Field(default=0, ge=0)
     """First dimensions that are kept, renormalised (for teachers trained like that); 0 = all."""
     seed: Seed = 7

@@ -20,7 +20,7 @@ _FACTORS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
 
 Settings = dict[str, int]
 GridPoint = tuple[int, int]
-_EQUAL = 1e-5  # of a score, relative to its size
+_EQUAL = 1e-5  # of a score, relative to the product of both lengths
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def exact_top(vectors: Vectors, queries: np.ndarray, k: int, candidates: np.ndar
     heap = faiss.ResultHeap(len(queries), k, keep_max=True)
     for chunk_rows, chunk in vectors.at(np.arange(len(vectors)) if candidates is None else candidates):
         scores, positions = knn(queries, chunk, min(k, len(chunk)), faiss.METRIC_INNER_PRODUCT)
-        heap.add_result(scores, chunk_rows[positions])
+        heap.add_result(scores, np.where(positions < 0, -1, chunk_rows[positions]))
     heap.finalize()
     return ExactTopK(heap.I, heap.D)
 
@@ -89,8 +89,8 @@ class Target:
         """Mean share of what should be found among `hits`, row numbers `(queries, k)`; -1 stands for no row."""
         found = self.vectors.take(np.maximum(hits, 0).ravel()).reshape(*hits.shape, -1)
         scores = np.einsum("qd,qkd->qk", self.queries, found)
-        least = self.least - _EQUAL * np.abs(self.least)
-        return float(np.mean((hits >= 0) & (scores >= least[:, None])))
+        lengths = np.linalg.norm(self.queries, axis=1)[:, None] * np.linalg.norm(found, axis=2)
+        return float(np.mean((hits >= 0) & (scores >= self.least[:, None] - _EQUAL * lengths)))
 
 
 def queries_digest(queries: np.ndarray) -> str:

@@ -18,7 +18,8 @@ def best_documents(
     """Scores, float32, and rows, int64, of the documents with the largest inner products, best first: `(n, count)`.
 
     queries `(n, dim)`; documents `(m, dim)`, or a memory map, are read once, a block at a time; with `cosine` they
-    count as if they had the length 1. `rows`: those that are searched, None = all. Fewer documents give fewer columns.
+    count as if they had the length 1. `rows`: those that are searched, None = all. Fewer documents give fewer columns;
+    what is no number has the row -1.
     """
     searched = np.arange(len(documents)) if rows is None else rows
     columns = min(count, len(searched))
@@ -37,7 +38,7 @@ def best_documents(
             scores, positions = faiss.knn(
                 query_vectors, vectors, min(count, len(block)), metric=faiss.METRIC_INNER_PRODUCT
             )
-        heap.add_result(scores, block[positions])
+        heap.add_result(scores, np.where(positions < 0, -1, block[positions]))
     heap.finalize()
     return heap.D, heap.I
 

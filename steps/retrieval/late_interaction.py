@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.multi_vector_encoder.modules import BaseTokenPooling
 from sentence_transformers.util import batch_to_device
 from torch import Tensor, nn
 
@@ -83,10 +84,8 @@ def _blocks(documents: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
 def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
     """Let each token have the states of all layers, end to end, `(tokens, layers * width)`; yields how many they are.
 
-    As they are: before a linear layer and before the normalisation (LEAD's published code). UserError as of
-    `check_tokens_stay`.
+    As they are: before a linear layer and before the normalisation (LEAD's published code).
     """
-    check_tokens_stay(model)
     network: Any = model[0]
     with remembering_states(network.auto_model):
 
@@ -102,10 +101,10 @@ def giving_layers(model: MultiVectorEncoder) -> Iterator[int]:
 
 def check_tokens_stay(model: MultiVectorEncoder) -> None:
     """UserError for a model that pools tokens: its layers have other ones than its vectors."""
-    if pooling := [type(module).__name__ for module in model if "Pooling" in type(module).__name__]:
+    if pooling := [type(module).__name__ for module in model if isinstance(module, BaseTokenPooling)]:
         raise UserError(
             f"a late interaction model with {pooling[0]} gives no score for each layer; set score.layers: false, and"
-            " let it not train along (targets: joint)"
+            " name it in no layer_distillation"
         )
 
 
@@ -179,6 +178,8 @@ class TokenVectors(Sequence[np.ndarray]):
         if not (self.file.is_file() and self.lengths_file.is_file()):
             return np.zeros(1, dtype=np.int64)
         lengths = np.fromfile(self.lengths_file, dtype=np.int64)
+        if (lengths < 1).any():  # zeros that a power failure left; each document has a token at least
+            lengths = lengths[: int(np.argmax(lengths < 1))]
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         tokens = self.file.stat().st_size // (2 * self.dim)
         return ends[: int(np.searchsorted(ends, tokens, side="right"))]
@@ -238,6 +239,8 @@ class TokenVectors(Sequence[np.ndarray]):
         lengths = np.array([len(vectors) for vectors in documents], dtype=np.int64)
         self.lengths_file.touch()
         with self.lengths_file.open("r+b") as handle:
+            if handle.seek(0, 2) < 8 * len(self):
+                raise TransientError(f"{self.lengths_file}: is shorter than it was; another run may have removed it")
             handle.truncate(8 * len(self))
             handle.seek(0, 2)
             handle.write(lengths.tobytes())

@@ -62,6 +62,7 @@ def run(ingest: Path, mine: Path, embed: Path, teach: Path, output: Path, params
         scratch = staging / "documents.npy"
         reading = Reading(params.precision, params.batch_size, params.shard_texts)
         scorer = open_scorer(teach, teacher.id, documents, scratch, reading)
+        scorer.check(pairs=params.pairs > 0 and scorer.embeds is not None, layers=params.layers)
         if cut := scorer.cut(_sampled_pairs(lists, ingest, SEED)):
             cut.tell("score", f"{cut.knob} of {output.name}")
         scorer.announce(texts)

@@ -76,6 +76,9 @@ class Scorer(ABC):
         """Score by each layer, the first first (LEAD, Sec. 3.2): float32 `(texts, k, layers)`; only if `layered`."""
         raise NotImplementedError
 
+    def check(self, *, pairs: bool, layers: bool) -> None:  # noqa: B027  # most give neither
+        """UserError if it cannot give embeddings of `pairs`, or scores of `layers`, that are wanted."""
+
     def announce(self, texts: list[str]) -> None:  # noqa: B027  # most cost nothing
         """Say what it costs to score these texts, before any of them is; UserError where that is more than allowed."""
 

@@ -41,12 +41,17 @@ class CrossEncoderScorer(Scorer):
     def cut(self, pairs: Sequence[Pair]) -> Cut | None:
         return cut_pairs(self.ranker, pairs)
 
+    def check(self, *, pairs: bool, layers: bool) -> None:
+        if pairs:
+            pair_embeddings(self.ranker, [("a query", "a document")], precision="fp32", batch_size=1)
+        if layers:
+            check_layer_scores(self.ranker)
+
     def pair_embeddings(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         return self._read(pair_embeddings, texts, documents)
 
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """What its head, or its pooling, makes of each layer's states: float32 `(texts, k, layers)`."""
-        check_layer_scores(self.ranker)
         return self._read(pair_layer_scores, texts, documents)
 
     def _read(self, compute: Callable[..., np.ndarray], texts: list[str], documents: np.ndarray) -> np.ndarray:

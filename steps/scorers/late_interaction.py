@@ -65,6 +65,10 @@ class LateInteractionScorer(Scorer):
     def cut(self, pairs: Sequence[tuple[str, str]]) -> Cut | None:
         return cut_of_tokens(self.model, sorted({document for _, document in pairs}))
 
+    def check(self, *, pairs: bool, layers: bool) -> None:
+        if layers:
+            check_tokens_stay(self.model)
+
     def layer_scores(self, texts: list[str], documents: np.ndarray) -> np.ndarray:
         """MaxSim of all layers' states, too many to be kept: a document is read again for each few hundred texts."""
         with giving_layers(self.model) as layers:
@@ -110,12 +114,13 @@ class LateInteractionNetwork:
 
     def __init__(self, tower: Path, max_document_length: int) -> None:
         model = load_late_interaction(tower).eval()
-        check_tokens_stay(model)
         length = getattr(model[0], "document_length", None) or model.max_seq_length or max_document_length
         self.model, self.depth = model, depth_of_late_interaction(model)
         self.length = min(length, max_document_length)
 
     def scores(self, texts: list[str], documents: list[str], pairs: np.ndarray, layers: Sequence[int]) -> Tensor:
+        if layers:
+            check_tokens_stay(self.model)
         query_states, query_mask = token_states(self.model, texts, "query", layers)
         document_states, document_mask = token_states(self.model, documents, "document", layers, self.length)
         sides = list(zip(query_states, document_states, strict=True))

@@ -94,6 +94,12 @@ def test_words_of_all_scripts_are_found_however_they_are_written(
         assert index.search([query], k=10)[1] == [["a"]]
 
 
+def test_a_single_character_beside_other_words_stands_for_no_pair() -> None:
+    engine = Bm25(list("abc"), ["上海房价 2023", "年年年 年中 中年", "天气"])
+    assert engine.search(["上海房价 2023年"], k=9)[1] == [["a"]]
+    assert engine.search(["年"], k=9)[1] == [["b"]]
+
+
 def test_no_part_of_a_marked_word_is_a_hit() -> None:
     assert Bm25(["a"], ["गणित में संख्या सिद्धांत"]).search(["सि", "रत", "गण"], k=10)[1] == [[], [], []]
 

@@ -127,6 +127,8 @@ def test_a_key_that_stands_twice_is_refused(text: str) -> None:
     """YAML would drop the first one without a word."""
     with pytest.raises(UserError, match=r"r\.yaml: not YAML: line \d: the key '\w+' stands twice"):
         parse_mapping(text, "r.yaml")
+    merged = "base: &b {x: 0}\ndeep: {er: &a {<<: *b, x: 1}}\nc: {<<: *a, y: 2}"
+    assert parse_mapping(merged, "r.yaml")["c"] == {"x": 1, "y": 2}
     assert parse_mapping("a: &a {b: 1, c: 2}\nd: {<<: *a, b: 3}", "r.yaml")["d"] == {"b": 3, "c": 2}
 
 

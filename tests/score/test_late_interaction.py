@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from late_fakes import write_late_teacher
 from sentence_transformers import MultiVectorEncoder
+from sentence_transformers.multi_vector_encoder.modules import HierarchicalTokenPooling
 from stages import SCORE, corpus_texts, reading, run_score
 
 import steps.retrieval.late_interaction as late
@@ -19,6 +20,7 @@ from slimtower.common.fingerprints import fingerprint
 from steps.core.tables import read_table
 from steps.retrieval.late_interaction import TokenVectors, max_similarities
 from steps.scorers import open_scorer
+from steps.scorers.base import distinct_once
 from steps.scorers.late_interaction import LateInteractionScorer
 
 
@@ -166,6 +168,33 @@ def test_no_file_is_written_anew_for_each_piece(tmp_path: Path) -> None:
     inode = vectors.lengths_file.stat().st_ino
     vectors.append([np.ones((3, 2), np.float32)])
     assert vectors.lengths_file.stat().st_ino == inode and len(TokenVectors(tmp_path, 2)[2]) == 3
+
+
+@pytest.mark.medium
+def test_a_model_that_pools_tokens_scores_and_has_no_layers(tmp_path: Path, tiny_tower: Path) -> None:
+    teach = write_late_teacher(tmp_path / "late", tiny_tower)
+    model = late.load_late_interaction(teach / "tower")
+    model.append(HierarchicalTokenPooling(pool_factor=2))
+    model.save_pretrained(str(teach / "pooled"), create_model_card=False)
+    (teach / "tower").rename(teach / "plain")
+    (teach / "pooled").rename(teach / "tower")
+    scorer = open_scorer(teach, "a fingerprint", DOCUMENTS, tmp_path / "unused", reading(SCORE))
+    scorer.check(pairs=False, layers=False)
+    assert np.isfinite(scorer.scores(TEXTS, PLACES)).all()
+    with pytest.raises(UserError, match=r"HierarchicalTokenPooling .* score\.layers: false"):
+        scorer.check(pairs=False, layers=True)
+    scorer.finish()
+
+
+def test_a_text_that_stands_there_twice_is_read_once() -> None:
+    read: list[str] = []
+
+    def embed(texts: list[str]) -> list[np.ndarray]:
+        read.extend(texts)
+        return [np.full(2, len(text)) for text in texts]
+
+    vectors = distinct_once(embed, ["a", "bbb", "a", "a"])
+    assert [int(vector[0]) for vector in vectors] == [1, 3, 1, 1] and read == ["a", "bbb"]
 
 
 def test_nothing_is_written_behind_vectors_that_another_run_removed(tmp_path: Path) -> None:
