@@ -1,10 +1,12 @@
-"""python -m bench.static_peers [--runs FOLDER,...] [--seeds 1,2,3]: token tables by slimtower, model2vec and NIFE.
+"""python -m bench.static_peers [--runs FOLDER,...] [--only NAME] [--seeds 1,2,3]: token tables, ours and others'.
 
-One teacher, the same texts with its vectors, one frozen index, one machine: every contestant is given the alignment
-texts of a pipeline's run and searches the teacher's document vectors, exactly. Ours is `static` of params.yaml as it is
-released in int8; the others are what their packages' documentation recommends. Needs model2vec, skeletoken and pynife
-(`pip install --no-deps` of the versions in `PACKAGES`). Writes bench/results/static_peers.json: share of the teacher's
-nDCG@10 on dev and test, seconds of training, megabytes, and the speed of a query on one thread, all in turns.
+One teacher, one frozen index, one machine: every contestant is given the alignment texts of a pipeline's run with the
+teacher's vectors of them, and its own vectors of queries search the teacher's document vectors, exactly. `static` of
+params.yaml also learns which document a text is from and how the index ranks; `vectors` is the same without both. Ours
+are released in int8; the others are what their packages' documentation recommends. Seconds are of all that a contestant
+does; ours leave out that `embed` has read the teacher's vocabulary, half a minute, which the others do themselves.
+Needs model2vec, skeletoken and pynife (`PACKAGES`). Writes bench/results/static_peers.json; with --only (a part of a
+name) the rows of some contestants join those that are there.
 """
 
 import argparse
@@ -32,19 +34,23 @@ from bench.tables.cells import teacher_scores
 from bench.tables.expected import parse_seeds
 from bench.tables.pipeline import Pipeline, Scores, open_pipeline
 from slimtower.common.errors import UserError
-from slimtower.common.files import folder_bytes
+from slimtower.common.files import folder_bytes, read_json
 from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.tables import read_table
+from steps.distill.params import StudentParams
 from steps.distill.run import run as distill
 from steps.encoders.precision import device
 from steps.encoders.towers import encode
 from steps.evaluate import latency
 from steps.release.export import convert, export
+from steps.tracking.run_ids import git_commit
 from steps.tracking.runs import NullRun
 
 RESULT = Path("bench/results/static_peers.json")
 PACKAGES = {"model2vec": "0.10.0", "skeletoken": "0.6.1", "pynife": "0.1.0"}
 OURS = "static"
+VECTORS = {"losses": [{"kind": "embedding", "distance": "cosine"}], "labels": "train", "teacher_top_k": 0,
+           "document_share": 0.0}  # fmt: skip
 SEEDS = [1, 2, 3]
 QUERY_PARTS = ("train_queries", "unlabelled_queries", "generated_queries", "titles")  # NIFE's second stage learns these
 TIMED = 500  # queries one by one
@@ -82,9 +88,16 @@ def read_task(root: Path) -> Task:
     return Task(pipeline, texts, pipeline.parts, vectors)
 
 
-def slimtower(task: Task, seed: int, folder: Path) -> Student:
-    """`static` of params.yaml, released in int8."""
+def vectors_alone(task: Task, seed: int, folder: Path) -> Student:
+    """`static` with nothing to learn but the vectors of the texts, as the others."""
+    return slimtower(task, seed, folder, **VECTORS)
+
+
+def slimtower(task: Task, seed: int, folder: Path, **changes: Any) -> Student:
+    """`static` of params.yaml with some knobs changed, released in int8."""
     pipeline = task.pipeline
+    described = pipeline.params.student[OURS].model_dump() | changes
+    student = {OURS: StudentParams.model_validate(described)}
     distill(
         student=OURS,
         ingest=pipeline.ingest,
@@ -93,7 +106,7 @@ def slimtower(task: Task, seed: int, folder: Path) -> Student:
         score=pipeline.score_tables,
         teach=pipeline.teach,
         output=folder / "distilled",
-        params=pipeline.params.model_copy(update={"seed": seed}),
+        params=pipeline.params.model_copy(update={"seed": seed, "student": student}),
         run=NullRun(),
     )
     form = export(folder / "distilled/query_encoder", folder / "fp32", 0)
@@ -182,6 +195,7 @@ def _nife_stage(
 
 CONTESTANTS: dict[str, Callable[[Task, int, Path], Student]] = {
     "slimtower `static`, int8": slimtower,
+    "slimtower `static`, vectors alone, int8": vectors_alone,
     "model2vec `distill`": distilled_table,
     "model2vec `StaticModelForSimilarity`": trained_head,
     "model2vec `StaticModelForSimilarity`, a table alone": trained_table,
@@ -198,13 +212,13 @@ def retained(scores: Scores, teacher: Scores) -> dict[str, float]:
     }
 
 
-def measure(root: Path, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
-    """Every contestant on one run, by its name."""
+def measure(root: Path, seeds: Sequence[int], folder: Path, only: str = "") -> dict[str, Any]:
+    """Every contestant with `only` in its name on one run, by its name."""
     task = read_task(root)
     pipeline, teacher = task.pipeline, teacher_scores(task.pipeline, ())["0"]
     students: dict[str, Student] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for name, train in CONTESTANTS.items():
+    for name, train in ((name, train) for name, train in CONTESTANTS.items() if only in name):
         shares, seconds = [], []
         for seed in [0] if train in UNSEEDED else seeds:
             place = folder / f"{len(students)}.{seed}"
@@ -219,6 +233,8 @@ def measure(root: Path, seeds: Sequence[int], folder: Path) -> dict[str, Any]:
             shares.append(retained(pipeline.score(vectors, pipeline.documents, ())["0"], teacher))
             print(f"{root.name}: {name}, seed {seed}: {shares[-1]}, {seconds[-1]:.0f} s", flush=True)
         rows[name] = {
+            "git_commit": git_commit(),
+            "seeds": list(seeds),
             "retention": {split: _spread([share[split] for share in shares]) for split in teacher},
             "seconds": round(fmean(seconds), 1),
             "megabytes": round(students[name].megabytes, 1),
@@ -265,9 +281,13 @@ def check_packages() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.static_peers", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", default="runs/scifact", help="folders of pipelines' runs, separated by commas")
+    parser.add_argument("--only", default="", help="contestants with this in their name")
     parser.add_argument("--seeds", default="", help=f"absent = {SEEDS}")
     words = parser.parse_args()
-    check_packages()
+    if not any(words.only in name for name in CONTESTANTS):
+        raise UserError(f"--only: {words.only!r} is in none of {', '.join(CONTESTANTS)}")
+    if any(words.only in name and "slimtower" not in name for name in CONTESTANTS):
+        check_packages()
     seeds, roots = parse_seeds(words.seeds, SEEDS), [Path(name) for name in words.runs.split(",")]
     for root in roots:
         open_pipeline(root)
@@ -275,8 +295,11 @@ def main() -> None:
     for root in roots:
         with TemporaryDirectory(prefix="bench-peers.") as name:
             os.environ["SLIMTOWER_CACHE"] = f"{name}/cache"  # no checkpoint of an earlier seed
-            runs[root.name] = measure(root, seeds, Path(name))
-    write_record(RESULT, {"machine": machine() | PACKAGES, "seeds": seeds, "runs": runs})
+            runs[root.name] = measure(root, seeds, Path(name), words.only)
+    earlier = read_json(RESULT)["runs"] if words.only and RESULT.is_file() else {}
+    for name, run in earlier.items():
+        runs[name] = run | {"students": run["students"] | runs.get(name, run)["students"]}
+    write_record(RESULT, {"machine": machine() | PACKAGES, "runs": runs})
 
 
 if __name__ == "__main__":
