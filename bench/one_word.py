@@ -24,9 +24,7 @@ from bench.tables.expected import parse_seeds
 from bench.tables.pipeline import Pipeline
 from steps.core.measures import ndcg_at_10
 from steps.core.texts import words
-from steps.distill.run import run as distill
 from steps.encoders.towers import encode, load_tower
-from steps.tracking.runs import NullRun
 
 RESULT = Path("bench/results/one_word.json")
 KIND, CHANGES, STUDENT = "definitions", ["no_queries", "docs=5000"], "static"
@@ -60,21 +58,6 @@ def quality(pipeline: Pipeline, tower: SentenceTransformer, documents: Mapping[s
     return ndcg_at_10(qrels, queries, ranking, list(values))
 
 
-def distilled(pipeline: Pipeline, seed: int, folder: Path) -> SentenceTransformer:
-    distill(
-        student=STUDENT,
-        ingest=pipeline.ingest,
-        mine=pipeline.mine,
-        embed=pipeline.embed,
-        score=pipeline.score_tables,
-        teach=pipeline.teach,
-        output=folder,
-        params=pipeline.params.model_copy(update={"seed": seed}),
-        run=NullRun(),
-    )
-    return load_tower(folder / "query_encoder")
-
-
 def measure(seeds: list[int]) -> dict[str, Any]:
     """Retention with the part `words` and without, by group of queries, a value a seed."""
     source = build(KIND)
@@ -94,7 +77,9 @@ def measure(seeds: list[int]) -> dict[str, Any]:
         rows: dict[str, list[float]] = {name: [] for name in groups}
         for seed in seeds:
             with TemporaryDirectory(prefix="bench-words.") as folder:
-                student = quality(pipeline, distilled(pipeline, seed, Path(folder) / STUDENT), documents)
+                output = Path(folder) / STUDENT
+                pipeline.distil(STUDENT, pipeline.params.model_copy(update={"seed": seed}), output)
+                student = quality(pipeline, load_tower(output / "query_encoder"), documents)
             for name, mask in groups.items():
                 rows[name].append(float(student[mask].mean() / teacher[mask].mean()))
             print(

@@ -38,13 +38,11 @@ from slimtower.common.files import folder_bytes, read_json
 from slimtower.serving.query_encoder import load_query_encoder
 from steps.core.tables import read_table
 from steps.distill.params import StudentParams
-from steps.distill.run import run as distill
 from steps.encoders.precision import device
 from steps.encoders.towers import encode
 from steps.evaluate import latency
 from steps.release.export import convert, export
 from steps.tracking.run_ids import git_commit
-from steps.tracking.runs import NullRun
 
 RESULT = Path("bench/results/static_peers.json")
 PACKAGES = {"model2vec": "0.10.0", "skeletoken": "0.6.1", "pynife": "0.1.0"}
@@ -98,17 +96,8 @@ def slimtower(task: Task, seed: int, folder: Path, **changes: Any) -> Student:
     pipeline = task.pipeline
     described = pipeline.params.student[OURS].model_dump() | changes
     student = {OURS: StudentParams.model_validate(described)}
-    distill(
-        student=OURS,
-        ingest=pipeline.ingest,
-        mine=pipeline.mine,
-        embed=pipeline.embed,
-        score=pipeline.score_tables,
-        teach=pipeline.teach,
-        output=folder / "distilled",
-        params=pipeline.params.model_copy(update={"seed": seed, "student": student}),
-        run=NullRun(),
-    )
+    params = pipeline.params.model_copy(update={"seed": seed, "student": student})
+    pipeline.distil(OURS, params, folder / "distilled")
     form = export(folder / "distilled/query_encoder", folder / "fp32", 0)
     convert(folder / "fp32", folder / "int8", form, "int8", [])
     return Student(load_query_encoder(folder / "int8").encode, folder_bytes(folder / "int8") / MILLION)

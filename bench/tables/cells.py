@@ -23,13 +23,11 @@ from slimtower.common.files import read_json, sha256_file, write_json
 from slimtower.common.fingerprints import fingerprint
 from steps.core.code import code_digest
 from steps.core.tables import Part
-from steps.distill import run as stage
 from steps.distill.losses import losses
 from steps.distill.params import DistillParams, Repeats, StudentParams
 from steps.encoders.precision import Precision, resolve_precision
 from steps.encoders.towers import encode, load_tower
 from steps.tracking.run_ids import git_commit
-from steps.tracking.runs import NullRun
 
 CELLS = Path(".cache/bench-distill")
 STUDENT = "bench"  # what it is called while it is distilled
@@ -115,17 +113,7 @@ def measure(cell: Cell, pipeline: Pipeline) -> dict[str, Any]:
     started = time.perf_counter()
     with TemporaryDirectory(prefix="bench-distill.") as folder:
         output = Path(folder) / "student"
-        stage.run(
-            student=STUDENT,
-            ingest=pipeline.ingest,
-            mine=pipeline.mine,
-            embed=pipeline.embed,
-            score=pipeline.score_tables,
-            teach=pipeline.teach,
-            output=output,
-            params=cell.params,
-            run=NullRun(),
-        )
+        pipeline.distil(STUDENT, cell.params, output)
         stage_seconds = time.perf_counter() - started
         report = read_json(output / "report.json")
         tower = load_tower(output / "query_encoder")

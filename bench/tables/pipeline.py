@@ -24,7 +24,9 @@ from steps.core.measures import ndcg_at_10
 from steps.core.tables import Part, read_table
 from steps.distill.mixture import epoch_rows, hold_out, rows_of, with_documents
 from steps.distill.params import DistillParams, Repeats
+from steps.distill.run import run as distill
 from steps.encoders.towers import load_tower
+from steps.tracking.runs import NullRun
 
 _EMBEDDED = (
     "alignment_texts.parquet", "alignment.npy", "lengths.npy", "nearest.npy", "documents.npy", "tokens.npy",
@@ -133,6 +135,20 @@ class Pipeline:
     def teacher_of(self, name: str) -> Path:
         """Folder of a teacher."""
         return self.root / "models/teach" / name
+
+    def distil(self, student: str, params: DistillParams, output: Path) -> None:
+        """Distil a student that the params describe from what the run left."""
+        distill(
+            student=student,
+            ingest=self.ingest,
+            mine=self.mine,
+            embed=self.embed,
+            score=self.score_tables,
+            teach=self.teach,
+            output=output,
+            params=params,
+            run=NullRun(),
+        )
 
     def orders(self) -> dict[str, dict[str, float]]:
         """What `score` found of each teacher's order beside the index's, on known answers of training queries."""
