@@ -130,6 +130,8 @@ def _has_texts(part: Part, params: Params, facts: IngestFacts) -> bool:
     if part == "spans":
         derived = part in params.embed.parts or params.embed.least_texts > 0
         return derived and (facts.titles or facts.contents)
+    if part == "words":
+        return facts.titles or facts.contents
     return facts.titles if part == "titles" else facts.contents
 
 
