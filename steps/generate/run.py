@@ -68,12 +68,10 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     titles and sentences. With `document_model` that model reads documents in their place, once, and a query that does
     not find its document is dropped. UserError when a model cannot be loaded.
     """
-    queries = read_table(ingest, "queries")
-    if not params.max_queries:  # a log has millions of queries, which nobody reads here
-        queries = queries.slice(0, 0)
-    rows_of_queries = queries.to_pylist()
-    evaluation = set(evaluation_keys(rows_of_queries))
-    train = [row for row in rows_of_queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
+    # where nothing is written, the millions of a log are not read
+    queries = read_table(ingest, "queries").to_pylist() if params.max_queries else []
+    evaluation = set(evaluation_keys(queries))
+    train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]
     query_sources = from_queries(train, params.max_queries, params.seed)
     missing = max(0, params.least_sources - len(query_sources)) if params.max_queries else 0
     has_writer = bool(params.document_model)
@@ -88,12 +86,10 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
         "mask_ratio": MASK_RATIO,
         "sigmas": [],
         "model": "",
-        "note": ""
-        if train or document_sources
-        else "generate.max_queries is 0"
-        if not params.max_queries
-        else "no training query, and generate.least_sources asks for no document",
+        "note": "" if params.max_queries else "generate.max_queries is 0",
     }
+    if params.max_queries and not (train or document_sources):
+        report["note"] = "no training query, and generate.least_sources asks for no document"
     existing = {fold(row["text"]) for row in train}
     writer = load_writer(params) if has_writer and document_sources else None  # what cannot be loaded is said first
     makes_round_trip = writer is not None and params.round_trip > 0

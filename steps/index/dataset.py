@@ -136,8 +136,8 @@ def _approximate(
         tuned = tune(open_index(folder, "ann", entry), target, least_recall)
     else:
         index = next(built)
-        asked_again = previous is not None and previous.state.asked == queries_digest(target.queries)
-        if before and before.target == least_recall and asked_again:
+        same_queries = previous is not None and previous.state.asked == queries_digest(target.queries)
+        if before and before.target == least_recall and same_queries:
             tuned, whole_grid = tuned_again(index, target, least_recall, before.settings, before.met)
         else:
             tuned = tune(index, target, least_recall)
