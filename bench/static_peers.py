@@ -143,7 +143,7 @@ def nife(task: Task, seed: int, folder: Path) -> Student:
         importlib.import_module(name) for name in ("pynife.tokenizer.count_vocabulary", "pynife.losses", "skeletoken")
     )
     torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(task.teacher)
+    tokenizer = AutoTokenizer.from_pretrained(task.teacher, trust_remote_code=False)
     counts, known = counted.count_tokens_in_dataset(tokenizer, task.texts), tokenizer.get_vocab()
     new = [item["token"] for item in counts if item["token"] not in known][: VOCABULARY - len(known)]
     described = skeletoken.TokenizerModel.from_transformers_tokenizer(tokenizer)
@@ -155,7 +155,7 @@ def nife(task: Task, seed: int, folder: Path) -> Student:
     _nife_stage(task, seed, folder, model, loss, np.arange(len(task.texts)), rate=0.01)
     _nife_stage(task, seed, folder, model, loss, np.flatnonzero(np.isin(task.parts, QUERY_PARTS)), rate=0.001)
     model.save_pretrained(str(folder / "saved"), create_model_card=False)
-    served = SentenceTransformer(str(folder / "saved"), device="cpu")
+    served = SentenceTransformer(str(folder / "saved"), device="cpu", trust_remote_code=False)
     return Student(lambda texts: np.asarray(served.encode(texts)), folder_bytes(folder / "saved") / MILLION)
 
 

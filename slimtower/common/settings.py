@@ -108,7 +108,7 @@ class _UniqueKeys(yaml.SafeLoader):
 def parse_mapping(text: str, source: str) -> dict[str, Any]:
     """Parse YAML that holds a mapping; UserError names `source`."""
     try:
-        raw = yaml.load(text, _UniqueKeys)
+        raw = _UniqueKeys(text).get_single_data()
     except yaml.MarkedYAMLError as error:  # its own message quotes the line, which may hold a secret
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}: " if mark else ""
