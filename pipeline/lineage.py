@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from pipeline.surroundings import dvc_at_work
+from pipeline.surroundings import pid_at_work
 from slimtower.common.errors import UserError, guarded, line
 from slimtower.common.files import sha256_file
 from slimtower.common.masking import redacted
@@ -226,7 +226,7 @@ def main() -> None:
     """Finish the pipeline runs that wait for it, and the newest of this folder that is still open."""
     with reaching():
         send_finished()
-        if pid := dvc_at_work(Path()):
+        if pid := pid_at_work(Path()):
             print(
                 f"lineage: process {pid} runs a stage in this folder, so its pipeline's run stays open; run this again"
                 " afterwards. If that is another process, remove .dvc/tmp/rwlock first"

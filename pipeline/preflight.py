@@ -36,11 +36,12 @@ class Machine:
 
 def check_folders(root: Path) -> None:
     """UserError if the project's folder or the cache cannot be written or used, or the disk is full."""
-    uri = tracking_uri()
-    if misread := uri.startswith("sqlite:///") and re.search(r"%[0-9A-Fa-f]{2}|\?", str(root.resolve())):
+    _, is_file, database = tracking_uri().rpartition("sqlite:///")
+    folder = Path(database).parent
+    if is_file and folder.is_dir() and (misread := re.search(r"%[0-9A-Fa-f]{2}|\?", str(folder))):
         raise UserError(
-            f"{root.resolve()}: {misread[0]!r} in its path means something else in the address of MLflow's database,"
-            f" {uri}; rename the folder"
+            f"{folder}: {misread[0]!r} in its path means something else in the address of MLflow's database; rename the"
+            " folder"
         )
     folders = [_nearest(folder) for folder in (root, cache_root())]
     for folder in folders:

@@ -56,7 +56,7 @@ def mend_locks(root: Path) -> None:
         pass  # DVC is at work, and says so itself
 
 
-def dvc_at_work(root: Path) -> str:
+def pid_at_work(root: Path) -> str:
     """Pid of a process that runs a stage in this folder, by DVC's list of who reads and writes what; "" for none."""
     listed = root / ".dvc/tmp/rwlock"
     text = listed.read_text(encoding="utf-8", errors="replace") if listed.is_file() else ""

@@ -36,7 +36,7 @@ _SECRET_NAME = re.compile(
     r"(?i)(?:^|_)(?:(?:PG)?PASSWORD|PASSWD|PASSPHRASE|PASS|SECRET|SALT|TOKEN|PAT"
     r"|(?:API|ACCESS|SECRET|PRIVATE|FERNET|ACCOUNT)_?KEY)$|_PWD$"
 )
-_OTHER_NAME = re.compile(r"(?i)(?<!SLIMTOWER_IMAGE)_(?:KEYS?|CREDENTIALS?|PASSWORDS|SECRETS|TOKENS)$")  # or of a column
+_MAYBE_SECRET_NAME = re.compile(r"(?i)(?<!SLIMTOWER_IMAGE)_(?:KEYS?|CREDENTIALS?|PASSWORDS|SECRETS|TOKENS)$")
 _LONG_SECRET = 16  # characters
 _GIVEN_LOGIN = re.compile(rf"(?s){_SCHEME}([^/@:]*:.+)@")
 _PROXY_LOGIN = re.compile(r"[^/@:]*:([^/]+)@")  # without a scheme
@@ -93,7 +93,7 @@ def _environment() -> frozenset[str]:
         value = os.environ.get(name, "")
         if value.startswith("{"):  # as a connection of Airflow's
             secrets |= {secret.strip() for secret in _secrets_of_json(value)}
-        if _SECRET_NAME.search(name) or (_OTHER_NAME.search(name) and _is_long_secret(value)):
+        if _SECRET_NAME.search(name) or (_MAYBE_SECRET_NAME.search(name) and _is_long_secret(value)):
             secrets.add(value.strip())
         elif "://" in value:
             secrets |= {login.partition(":")[2].strip() for login in _GIVEN_LOGIN.findall(value)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
+from steps.encoders.model_loading import prompt_of
 from steps.encoders.towers import endpoint_of, route
 
 SAMPLE = 2000  # texts that are looked at
@@ -61,8 +62,8 @@ def cut_of_tokens(model: Any, texts: Sequence[str]) -> Cut | None:
 
 def cut_pairs(ranker: Any, pairs: Sequence[tuple[str, str]]) -> Cut | None:
     """The same of pairs of a query and a document that a cross encoder reads."""
-    prompt = ranker.prompts.get(ranker.default_prompt_name or "") or None
-    return _cut(ranker, pairs, ranker.max_seq_length, "pairs of a query and a document", "max_length", prompt=prompt)
+    unit = "pairs of a query and a document"
+    return _cut(ranker, pairs, ranker.max_seq_length, unit, "max_length", prompt=prompt_of(ranker))
 
 
 def _cut(model: Any, items: Sequence[Any], limit: float | None, unit: str, knob: str, **how: Any) -> Cut | None:

@@ -236,3 +236,8 @@ def is_causal(network: Any) -> bool:
         )
     rounding = torch.finfo(network.dtype).eps ** 0.5
     return torch.allclose(full, prefix, rtol=rounding, atol=rounding * float(prefix.abs().max()))
+
+
+def prompt_of(ranker: Any) -> str | None:
+    """What a cross encoder puts before each query by default; None without."""
+    return ranker.prompts.get(ranker.default_prompt_name or "") or None

@@ -68,7 +68,7 @@ def run(ingest: Path, output: Path, params: GenerateParams, run: Run) -> None:
     titles and sentences. With `document_model` that model reads documents in their place, once, and a query that does
     not find its document is dropped. UserError when a model cannot be loaded.
     """
-    # where nothing is written, the millions of a log are not read
+    # the millions of a log are not read if nothing is written
     queries = read_table(ingest, "queries").to_pylist() if params.max_queries else []
     evaluation = set(evaluation_keys(queries))
     train = [row for row in queries if row["split"] == "train" and fold(row["text"]) not in evaluation]

@@ -218,7 +218,7 @@ class TokenVectors(Sequence[np.ndarray]):
             self.append(token_vectors(model, shard, "document", precision=precision, batch_size=batch_size))
 
     def append(self, documents: Sequence[np.ndarray]) -> None:
-        """Add vectors of documents, `(tokens, dim)` each; where it is killed, the first of them or none.
+        """Add vectors of documents, `(tokens, dim)` each; if it is killed, the first of them or none.
 
         TransientError where the vectors before them are gone, UserError where one of these is not finite.
         """

@@ -18,7 +18,7 @@ from slimtower.common.errors import UserError
 from slimtower.common.files import read_json
 from steps.core.progress import progress
 from steps.encoders.batch_check import check_batches
-from steps.encoders.model_loading import check_model, loading, quiet
+from steps.encoders.model_loading import check_model, loading, prompt_of, quiet
 from steps.encoders.precision import Precision, device
 from steps.encoders.towers import autocast, forget_origin, load_tower, remembering_states
 
@@ -49,11 +49,6 @@ def load_ranker(source: str | Path, max_length: int | None = None, seed: int = 0
     forget_origin(ranker)
     ranker.set_keep_in_fp32_modules(_heads(ranker) or _output_layer(ranker))
     return ranker
-
-
-def prompt_of(ranker: CrossEncoder) -> str | None:
-    """What it puts before each query, as `predict` does; None without."""
-    return ranker.prompts.get(ranker.default_prompt_name or "") or None
 
 
 def has_random_head(ranker: CrossEncoder, source: str | Path, seed: int) -> bool:
@@ -139,16 +134,21 @@ def pair_layer_scores(
 
 
 def check_layer_scores(ranker: CrossEncoder) -> None:
-    """UserError for a ranker that ends otherwise than its head, given the last states, says."""
+    """UserError if its head, given the states of the last layer, does not give the ranker's own score."""
     features = _features(ranker, [("a query", "a document"), ("a query", "a document that is longer")])
+    was_training = ranker.training
     ranker.eval()
     try:
         with torch.inference_mode(), remembering_states(ranker.model):
             output = ranker(dict(features))
             replayed = _scores_of(ranker, features, output["all_layer_embeddings"][-1])
         is_same = torch.allclose(replayed.float().flatten(), output["scores"].float().flatten(), atol=1e-3)
+    except torch.OutOfMemoryError:
+        raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
         is_same = False
+    finally:
+        ranker.train(was_training)
     if not is_same:
         raise UserError(
             f"a ranker of the kind {type(ranker.model).__name__} gives no score for each layer; set score.layers: false"

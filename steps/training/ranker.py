@@ -23,7 +23,7 @@ from steps.core.corpus import random_documents, texts_of
 from steps.core.judged import read_judged_sets
 from steps.core.tables import read_table
 from steps.core.texts import fold
-from steps.retrieval.rankers import prompt_of
+from steps.encoders.model_loading import prompt_of
 from steps.training.checkpoint_files import keyed_folder
 from steps.training.library_trainer import LossLog, WholeCheckpoints, shared_arguments
 from steps.training.params import RankerTraining, of_no_weight

@@ -49,9 +49,13 @@ def test_a_full_disk_stops_the_run(full: str, tmp_path: Path, own_cache: Path, m
 
 @pytest.mark.parametrize(("name", "is_fine"), [("My%20Project", False), ("what? now", False), ("50 % off", True)])
 def test_a_folder_whose_path_means_something_else_in_an_address_stops_the_run(
-    name: str, is_fine: bool, tmp_path: Path
+    name: str, is_fine: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / name)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracking:5000")
+    check_folders(tmp_path / name)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
     if is_fine:
         check_folders(tmp_path / name)
         return

@@ -91,8 +91,11 @@ def test_what_a_kind_cannot_give_is_refused(write: Callable[[Path], Path], tmp_p
             pair_embeddings(ranker, PAIRS, precision="fp32", batch_size=3)
 
 
-def test_layers_of_a_sound_kind_pass(tmp_path: Path) -> None:
-    check_layer_scores(load_ranker(cross_encoder(tmp_path / "model"), 32))
+@pytest.mark.parametrize("trains", [True, False])
+def test_layers_of_a_sound_kind_pass_and_a_training_goes_on(trains: bool, tmp_path: Path) -> None:
+    ranker = load_ranker(cross_encoder(tmp_path / "model"), 32).train(trains)
+    check_layer_scores(ranker)
+    assert ranker.training == ranker.model.training == trains
 
 
 @pytest.mark.parametrize("write", [cross_encoder, language_model])
