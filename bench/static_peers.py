@@ -264,7 +264,7 @@ def check_packages() -> None:
         except PackageNotFoundError:
             found[package] = ""
     if found != PACKAGES:
-        pins = " ".join(f"{package}=={pin}" for package, pin in PACKAGES.items())
+        pins = " ".join(f"'{package}'=={pin}" for package, pin in PACKAGES.items())  # token= would be masked
         raise UserError(f"bench.static_peers: needs its peers; run `.venv/bin/pip install --no-deps {pins}`")
 
 
