@@ -37,6 +37,12 @@ def machine() -> dict[str, object]:
     }
 
 
+def peak_gib() -> float:
+    """Peak resident memory of this process alone; getrusage would begin with the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+
+
 def clean_commit() -> str:
     """The commit that a record names; UserError if code differs from it: nobody could measure that again.
 

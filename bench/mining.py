@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.machine import recording, write_record
+from bench.machine import peak_gib, recording, write_record
 from bench.zipf_log import write_log
 from pipeline.params import load_params
 from steps.core.tables import SCHEMAS, write_table
@@ -127,17 +127,11 @@ def mine_one(folder: Path) -> dict[str, Any]:
     report = json.loads((folder / "mine" / "report.json").read_text())
     return {
         "seconds": round(seconds, 1),
-        "peak_rss_gib": round(_peak_kib() / 2**20, 3),
+        "peak_rss_gib": round(peak_gib(), 3),
         "impressions": report["impressions"]["read"],
         "triplets": sum(report["rows"].values()),
         "associations": {name: report["associations"][name] for name in ("found", "kept", "per_query", "cut_share")},
     }
-
-
-def _peak_kib() -> int:
-    """Peak resident memory of this process alone; getrusage would begin with the parent's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
 
 def compare_with_pairwise(queries: int, *, printed: bool) -> dict[str, Any]:

@@ -52,9 +52,9 @@ class Rejects:
         self._defects: Counter[str] = Counter()
         self._missing: Counter[str] = Counter()
 
-    def count_row(self, source: str) -> None:
-        """Count a row that was read, whatever becomes of it."""
-        self._rows_read[source] += 1
+    def count_rows(self, source: str, count: int = 1) -> None:
+        """Count rows that were read, whatever becomes of them."""
+        self._rows_read[source] += count
 
     def add(self, source: str, line: int, reason: str, raw: bytes | str, *, defect: bool = True) -> None:
         """Keep a rejected row; only a defect of the data (not a guard's choice) counts against the ratio limit."""
@@ -72,7 +72,7 @@ class Rejects:
     ) -> Iterator[tuple[int, _Item, "_Guard"]]:
         """Count each row, and yield it with the guard for what is done with it; after the last one `check`."""
         for line, row in rows:
-            self.count_row(source)
+            self.count_rows(source)
             yield line, row, _Guard(self, source, line, row if isinstance(row, (bytes, str)) else row.__repr__)
         self.check(source, path)
 
@@ -112,7 +112,12 @@ class Rejects:
         for at, row in enumerate(rows, start=1):
             yield row
             if at % _ROWS_BETWEEN_LOOKS == 0:
-                self.check(source, path, at_least=_HOPELESS)
+                self.look(source, path)
+
+    def look(self, source: str, path: Path | str) -> None:
+        """UserError if most of many rows that were read are defect."""
+        if self._rows_read[source] >= _ROWS_BETWEEN_LOOKS:
+            self.check(source, path, at_least=_HOPELESS)
 
     def check(self, source: str, path: Path | str, *, has_settings: bool = False, at_least: float = 0.0) -> None:
         """UserError with counts per reason and three examples when too many rows are defect.
@@ -206,9 +211,9 @@ class Clicks:
     lost: int = 0
     example: str = ""
 
-    def lose(self, example: str) -> None:
-        """Count a click that is lost; the first one is shown."""
-        self.lost += 1
+    def lose(self, example: str, count: int = 1) -> None:
+        """Count clicks that are lost; the first one is shown."""
+        self.lost += count
         self.example = self.example or example
 
     def check(self, subject: str, advice: str) -> None:

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from slimtower.common.errors import UserError
 from steps.core.texts import fold
+from steps.ingest.batches import Row
 from steps.ingest.coded_columns import coded
 from steps.ingest.rows import Defect, LeftOut
 from steps.ingest.search_log import SearchLog, Tables
 from steps.ingest.source import Document, LogSource, ReadContext, RelevanceColumns, ScoredSource, text_id
-from steps.ingest.table_rows import PROBED_ROWS, Row
+from steps.ingest.table_rows import PROBED_ROWS
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 
 _LARGEST = float(np.finfo(np.float32).max)

@@ -9,8 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from slimtower.common.errors import UserError
-from steps.core.progress import progress
+from steps.core.progress import Bar, progress
 from steps.core.texts import fold
+from steps.ingest.batches import Batch, Row
 from steps.ingest.coded_columns import coded, codes, mixed
 from steps.ingest.locations import table_files
 from steps.ingest.rows import Defect, LeftOut, one_word
@@ -28,7 +29,7 @@ from steps.ingest.source import (
     text_id,
 )
 from steps.ingest.splits import JudgedRows
-from steps.ingest.table_rows import Row, TableFile
+from steps.ingest.table_rows import TableFile
 from steps.ingest.times import ALWAYS, Window
 from steps.ingest.values import as_id, text_field
 
@@ -77,6 +78,16 @@ class Tables:
         for name, path in self.files.items() if unseen else ():  # the first one that lacks the column is named
             next(TableFile(path, name, required, self.rejects, optional, form=self.form).rows(), None)
 
+    def batches(self, required: Mapping[str, str]) -> Iterator[tuple[str, Batch]]:
+        """Batches of rows as of `TableFile`, each with its file's name."""
+        for name, path in self.files.items():
+            file = TableFile(path, name, required, self.rejects, form=self.form)
+            with Bar(None, name) as bar:
+                for batch in file.batches():
+                    yield name, batch
+                    bar.advance(len(batch.lines))
+                    self.rejects.look(name, path)
+
     def check(self, *, has_settings: bool = True) -> None:
         """UserError where too many rows are defect; `has_settings`: the source has knobs of how its files spell."""
         self.rejects.check(self.name, self.place, has_settings=has_settings)
@@ -120,9 +131,19 @@ class SearchLog:
 
     def query(self, text: str, timestamp: int, source: str, line: int) -> int:
         """The number of a query seen in a row; Defect as in `folded`."""
+        number = self.number(text)
+        self.note(number, text, timestamp, source, line)
+        return number
+
+    def number(self, text: str) -> int:
+        """The number of a query, a new one at its first time: `note` has to follow. Defect as in `folded`."""
         number = self._of_text.get(text)
         if number is None:
             number = self._of_text[text] = self._number(text)
+        return number
+
+    def note(self, number: int, text: str, timestamp: int, source: str, line: int) -> None:
+        """Note where a query was seen; of new ones in the order of their numbers."""
         if not self._sources or source != self._sources[-1]:
             self._sources.append(source)
         if number == len(self.first_times):
@@ -133,7 +154,6 @@ class SearchLog:
         elif (timestamp, text) < (self.first_times[number], self._first_texts[number]):
             self.first_times[number], self._first_texts[number] = timestamp, text
             self._first_sources[number], self._first_lines[number] = len(self._sources) - 1, line
-        return number
 
     def first(self, number: int) -> tuple[str, str, int]:
         """Text, source and line of the first occurrence of a query: the earliest, then of the smallest text."""

@@ -3,19 +3,20 @@
 import csv
 import difflib
 import io
-import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
 from steps.ingest import rows
+from steps.ingest.batches import Batch, Column, Row
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import (
     Defect,
@@ -32,28 +33,12 @@ from steps.ingest.rows import (
 
 _NAMED_COLUMNS = 20
 _DELIMITERS = (",", ";", "\t", "|")
-_BATCH_ROWS = 16_384
-_UNREADABLE = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
+BATCH_ROWS = 131_072  # read at a time as columns
+_PARQUET_ROWS = 16_384  # read at a time where rows, with all their text, are wanted one by one
 _TEXT = ("csv", "tsv", "jsonl", "ndjson")
 PATTERNS = ("*.parquet", *(f"*.{kind}{packed}" for kind in _TEXT for packed in ("", ".gz")))
 PROBED_ROWS = 1000  # a JSONL column that none of the first rows has is a mistake in the column map
 _BULK_ACTIONS = {"index", "create"}
-
-
-class Row(NamedTuple):
-    """A row: its 1-based line (its number in Parquet), the values of the columns asked for, and what was read."""
-
-    line: int
-    values: Mapping[str, Any]
-    source: Any
-
-    def raw(self) -> bytes | str:
-        """The row for the table of rejects."""
-        if isinstance(self.source, bytes):
-            return self.source
-        if isinstance(self.source, list):
-            return "\t".join(self.source)
-        return json.dumps(self.source, default=str, ensure_ascii=False)
 
 
 class Form(NamedTuple):
@@ -92,38 +77,46 @@ class TableFile:
         Action lines of a bulk request are skipped. Raises UserError with file and line for a missing column, an unknown
         format, or a file that is damaged.
         """
-        kind = self.path.name.lower().removesuffix(".gz").rpartition(".")[2]
-        if kind == "parquet":
-            yield from self._parquet()
-        elif kind in ("csv", "tsv"):
-            yield from self._delimited(kind)
-        elif kind in ("jsonl", "ndjson"):
+        if self._kind == "parquet":
+            for batch in self._parquet(Column.of_each, _PARQUET_ROWS):
+                yield from map(batch.row, range(len(batch.lines)))
+        elif self._kind in ("csv", "tsv"):
+            yield from self._delimited(self._kind)
+        elif self._kind in ("jsonl", "ndjson"):
             yield from self._json_lines()
         else:
             formats = ", ".join(_TEXT)
             raise UserError(f"{self.path}: its suffix is none of parquet, {formats} (the latter also .gz); rename it")
 
-    def _parquet(self) -> Iterator[Row]:
-        """A value that Python cannot hold is the defect of its own row.
+    def batches(self) -> Iterator[Batch]:
+        """Yield the rows many at a time, each column by its distinct values; else as of `rows`."""
+        if self._kind == "parquet":
+            yield from self._parquet(Column.of_arrow, BATCH_ROWS)
+            return
+        rows = self.rows()
+        while some := list(islice(rows, BATCH_ROWS)):
+            yield Batch.of_rows(some, (*self.required, *self.optional))
 
-        A date that no calendar of Python's has is given as its number, text that is not UTF-8 with marks for what is
-        not.
-        """
-        lines = count(1)
+    @property
+    def _kind(self) -> str:
+        return self.path.name.lower().removesuffix(".gz").rpartition(".")[2]
+
+    def _parquet(self, read: Callable[[pa.Array, dict[int, str]], Column], batch_rows: int) -> Iterator[Batch]:
+        """A value that Python cannot hold is the defect of its own row."""
+        first = 1
         try:
             with pq.ParquetFile(self.path) as file:
                 names = check_columns(self.path, "schema", file.schema_arrow.names, self.required, self.optional)
-                for batch in file.iter_batches(_BATCH_ROWS, columns=sorted({*names.values()})):
+                for arrays in file.iter_batches(batch_rows, columns=sorted({*names.values()})):
                     defects: dict[int, str] = {}
-                    columns = [_values(batch.column(theirs), defects) for theirs in names.values()]
-                    for at in range(batch.num_rows):
-                        self.rejects.count_row(self.source)
-                        values = {ours: column[at] for ours, column in zip(names, columns, strict=True)}
-                        row = Row(next(lines), values, values)
-                        if at in defects:
-                            self.rejects.add(self.source, row.line, defects[at], row.raw())
-                        else:
-                            yield row
+                    columns = {ours: read(arrays.column(theirs), defects) for ours, theirs in names.items()}
+                    batch = Batch(np.arange(first, first + arrays.num_rows), columns)
+                    first += arrays.num_rows
+                    self.rejects.count_rows(self.source, arrays.num_rows)
+                    for at, reason in sorted(defects.items()):
+                        row = batch.row(at)
+                        self.rejects.add(self.source, row.line, reason, row.raw())
+                    yield batch.without(defects) if defects else batch
         except MemoryError:  # pyarrow's is an ArrowException too
             raise
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:
@@ -152,7 +145,7 @@ class TableFile:
                 theirs = check_columns(self.path, f"line {first.line}", header, self.required, self.optional)
                 positions = [(ours, header.index(name)) for ours, name in theirs.items()]
                 for line, fields, defect, raw in file_records:
-                    self.rejects.count_row(self.source)
+                    self.rejects.count_rows(self.source)
                     if defect:
                         self.rejects.add(self.source, line, defect, raw)
                     else:
@@ -177,41 +170,17 @@ class TableFile:
             try:
                 values = json_object(raw)
             except Defect as defect:
-                self.rejects.count_row(self.source)
+                self.rejects.count_rows(self.source)
                 self.rejects.add(self.source, line, defect.reason, raw)
                 continue
             is_action = len(values) == 1 and not _BULK_ACTIONS.isdisjoint(values)
             if is_action and isinstance(next(iter(values.values())), dict):
                 continue
-            self.rejects.count_row(self.source)
+            self.rejects.count_rows(self.source)
             hit = values.get("_source", values.get("fields"))
             if isinstance(hit, dict):
                 values = {"_id": values.get("_id"), **hit}
             yield Row(line, values, raw)
-
-
-def _values(column: pa.Array, defects: dict[int, str]) -> list[Any]:
-    """A column's values; notes the places of those that cannot be read, and why."""
-    if pa.types.is_timestamp(column.type) and column.type.unit == "ns":  # Python's times have no nanoseconds
-        column = column.cast(pa.timestamp("us", column.type.tz), safe=False)
-    try:
-        values: list[Any] = column.to_pylist()
-    except _UNREADABLE:
-        return [_value(scalar, at, defects) for at, scalar in enumerate(column)]
-    return values
-
-
-def _value(scalar: pa.Scalar, at: int, defects: dict[int, str]) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError:
-        defects.setdefault(at, "invalid_utf8")
-        is_text = isinstance(scalar, pa.StringScalar | pa.LargeStringScalar | pa.StringViewScalar)
-        return scalar.as_buffer().to_pybytes().decode("utf-8", errors="replace") if is_text else f"<{scalar.type}>"
-    except _UNREADABLE:
-        is_time = pa.types.is_temporal(scalar.type)
-        defects.setdefault(at, "bad_timestamp" if is_time else "unreadable_value")
-        return scalar.value if is_time else f"<{scalar.type}>"
 
 
 def _legible(text_line: tuple[str, bool], encoding: str) -> str:

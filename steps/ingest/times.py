@@ -100,7 +100,7 @@ def _plain(value: Any) -> str:
         text = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)).strip()
     except ValueError:  # a number of thousands of digits
         return "number"
-    return re.sub(r"^(\d+)\.0*$", r"\1", text)
+    return re.sub(r"^(\d+)\.0*$", r"\1", text) if "." in text else text
 
 
 def _formed(text: str, form: str) -> float | None:
@@ -134,10 +134,10 @@ def _iso(text: str) -> float | None:
 
 def _of_digits(text: str) -> float:
     """Seconds of what digits spell; ValueError where they spell none, or count."""
-    moment = datetime.strptime(text, _SPELT.get(len(text), "no such")).replace(tzinfo=UTC)
-    if len(text) in _ALSO_COUNTS and not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+    is_year = len(text) not in _ALSO_COUNTS or _FIRST_YEAR <= int(text[:4]) <= _LAST_YEAR
+    if len(text) not in _SPELT or not is_year or int(text[4:6]) > 12:  # told before strptime, which takes its time
         raise ValueError(text)
-    return moment.timestamp()
+    return datetime.strptime(text, _SPELT[len(text)]).replace(tzinfo=UTC).timestamp()
 
 
 def _written(text: str) -> float | None:

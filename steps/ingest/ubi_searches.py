@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from steps.ingest.batches import Row
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.search_log import SearchLog, Tables
 from steps.ingest.source import LogSource, ReadContext
-from steps.ingest.table_rows import Row
 from steps.ingest.times import Window, unix_time
 from steps.ingest.values import Ids, as_id, as_query, unwrapped
 

@@ -33,7 +33,7 @@ def test_defects_are_counted_beyond_those_that_are_kept(monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "KEPT_DEFECTS", 3)
     rejects = Rejects(0.5)
     for line in range(1, 11):
-        rejects.count_row("f")
+        rejects.count_rows("f")
         rejects.add("f", line, "bad_rank", "x")
     assert len(rejects.rows) == 3
     rejects.add("f", 1, "bad_id", "y")
@@ -50,7 +50,7 @@ def test_a_hopeless_file_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch)
     def rows(defects_of_ten: int) -> Iterator[int]:
         nonlocal row_count
         for row_count in range(1, 1001):
-            rejects.count_row("f")
+            rejects.count_rows("f")
             yield row_count
             if row_count % 10 < defects_of_ten:
                 rejects.add("f", row_count, "bad_rank", "x")
@@ -70,7 +70,7 @@ def test_a_file_of_a_log_that_is_mostly_about_what_is_gone_is_told(capsys: pytes
     rejects = Rejects(0.01)
     for source, missing_rows in (("log/old", 3), ("log/new", 98)):
         for line in range(1, 101 if source == "log/new" else 201):
-            rejects.count_row(source)
+            rejects.count_rows(source)
             if line <= missing_rows:
                 rejects.add_defect(source, line, MissingTarget("unknown_document"), "row")
     rejects.check_log(["log/old", "log/new"], "log")

@@ -1,25 +1,26 @@
 """A click log as a table, one row for each document that a search showed, with columns of the user's own names."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from slimtower.common.files import sha256_text
 from slimtower.common.settings import Strict
+from steps.ingest.batches import Batch, Column, Parsed
+from steps.ingest.coded_columns import coded
 from steps.ingest.rejects import Clicks
 from steps.ingest.relevance import AMBIGUOUS, log_relevance
-from steps.ingest.rows import MissingTarget
+from steps.ingest.rows import Defect, MissingTarget
 from steps.ingest.search_log import SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
-from steps.ingest.table_rows import Row
 from steps.ingest.times import Window, unix_time
 from steps.ingest.values import Ids, Reading, as_id, as_query, detect_blank, detect_rank_from, unwrapped
 
-_BATCH_ROWS = 65_536
 PROBED_ROWS = 10_000  # of a log: they tell how it spells what could be mistaken
 
 
@@ -96,7 +97,7 @@ class ClickLogSource(LogSource):
         data = SourceData(self.name, documents=list(documents.values()))
         reader = _Reader(self, context, {original: number for number, original in enumerate(documents)})
         tables = Tables(self, "path", context, context.window)
-        reader.add_rows(tables.rows(reader.required))
+        reader.add_all(tables.batches(reader.required))
         tables.check_log(other_rows=reader.outside)
         reader.clicks.check(tables.subject, "give the corpus of this log, or mend its doc_id")
         data.facts["impressions_left_out"] = {"outside_window": reader.outside}
@@ -105,17 +106,8 @@ class ClickLogSource(LogSource):
         return data
 
 
-class _Impression(NamedTuple):
-    session: str
-    query: int
-    document: int
-    rank: int
-    clicked: bool
-    timestamp: int
-
-
 class _Reader:
-    """Turns the rows of a source's files into impressions."""
+    """Turns batches of rows of a source's files into impressions."""
 
     def __init__(self, source: ClickLogSource, context: ReadContext, documents: Mapping[str, int]) -> None:
         self.source, self.columns, self.documents = source, source.columns, documents
@@ -124,37 +116,25 @@ class _Reader:
         self.query_numbers: dict[str, int] = {}  # by the log's own id, or AMBIGUOUS
         self.ids, self.clicks, self.reading = Ids(documents), Clicks(), Reading()
         self.outside = 0
-        mapped = {ours: theirs for ours, theirs in source.columns.model_dump().items() if theirs}
-        self.required = {theirs: f"{context.key}.columns.{ours}" for ours, theirs in mapped.items()}
+        self.mapped = {ours: theirs for ours, theirs in source.columns.model_dump().items() if theirs}
+        self.required = {theirs: f"{context.key}.columns.{ours}" for ours, theirs in self.mapped.items()}
 
-    def add_rows(self, rows: Iterator[tuple[str, Row]]) -> None:
+    def add_all(self, batches: Iterator[tuple[str, Batch]]) -> None:
         """Add the impressions of all files' rows to the log."""
-        probed = list(islice(rows, PROBED_ROWS))
-        self.reading = self._detect_reading([row for _, row in probed])
-        batch: list[_Impression] = []
-        for name, row in chain(probed, rows):
-            with self.rejects.guard(name, row.line, row.raw):
-                if impression := self._impression(row, name):
-                    batch.append(impression)
-                else:
-                    self.outside += 1
-            if len(batch) == _BATCH_ROWS:
-                self._add(batch)
-                batch = []
-        if batch:
-            self._add(batch)
+        probed: list[tuple[str, Batch]] = []
+        while sum(len(batch.lines) for _, batch in probed) < PROBED_ROWS and (first := next(batches, None)):
+            probed.append(first)
+        self.reading = self._detect_reading([batch for _, batch in probed])
+        for name, batch in chain(probed, batches):
+            self._add(name, batch)
 
-    def _add(self, batch: list[_Impression]) -> None:
-        sessions, *columns = zip(*batch, strict=True)
-        self.log.add(pa.array(sessions, pa.string()), *columns)
-
-    def _detect_reading(self, rows: list[Row]) -> Reading:
+    def _detect_reading(self, batches: list[Batch]) -> Reading:
         """How the log spells its values, by its settings and first rows."""
         source = self.source
         clicked, passed = frozenset(source.clicked.true), frozenset(source.clicked.false)
-        detected = detect_rank_from(row.values.get(self.columns.rank) for row in rows)
+        detected = detect_rank_from(_first_values(batches, self.columns.rank))
         rank_from = detected if source.rank_from is None else source.rank_from
-        blank = not clicked | passed and detect_blank([row.values.get(self.columns.clicked) for row in rows])
+        blank = not clicked | passed and detect_blank(_first_values(batches, self.columns.clicked))
         if rank_from == 0 and source.rank_from is None:
             print(f"ingest: {source.name}: ranks begin with 0 (else set rank_from: 1)", file=sys.stderr)
         if blank:
@@ -164,26 +144,111 @@ class _Reader:
             )
         return Reading(rank_from, clicked, passed, blank)
 
-    def _impression(self, row: Row, source: str) -> _Impression | None:
-        """The impression of a row; None outside the window."""
-        get, columns, reading = row.values.get, self.columns, self.reading
-        timestamp = int(unix_time(unwrapped(get(columns.timestamp)), self.source.timestamp))
-        if not self.window.holds(timestamp):
-            return None
-        text = as_query(get(columns.query))
-        clicked = reading.is_clicked(get(columns.clicked))
-        original = as_id(get(columns.doc_id))
-        key = self.ids.find(original)
-        self.clicks.total += clicked
+    def _parsers(self) -> dict[str, Callable[[Any], Any]]:
+        """What reads the values of each field, in the order in which a row's defects count."""
+        form = self.source.timestamp
+        return {
+            "timestamp": lambda value: int(unix_time(unwrapped(value), form)),
+            "query": as_query,
+            "clicked": self.reading.is_clicked,
+            "doc_id": self._document,
+            "rank": self.reading.rank,
+            "session_id": as_id,
+            "query_id": as_id,
+        }
+
+    def _document(self, value: Any) -> int:
+        """The number of a document by its id as it is spelled; Defect, MissingTarget if the corpus lacks it."""
+        key = self.ids.find(as_id(value))
         if key is None:
-            if clicked:
-                self.clicks.lose(f"one on {original!r}, which the corpus lacks")
             raise MissingTarget("unknown_document")
-        rank = reading.rank(get(columns.rank))
-        session = as_id(get(columns.session_id)) if columns.session_id else ""
-        name = as_id(get(columns.query_id)) if columns.query_id else ""
-        query = self.log.query(text, timestamp, source, row.line)
-        if name and self.source.relevance and self.query_numbers.setdefault(name, query) != query:
-            self.query_numbers[name] = AMBIGUOUS
-        session = session or f"{sha256_text(self.log.keys[query])[:16]}@{timestamp}"
-        return _Impression(f"{self.source.name}/{session}", query, self.documents[key], rank, clicked, timestamp)
+        return self.documents[key]
+
+    def _add(self, name: str, batch: Batch) -> None:
+        """Add a batch of a file's rows: those outside the window do not count, those with a defect are rejected."""
+        fields = {
+            field: batch.columns[self.mapped[field]].parsed(parse, self.documents if field == "doc_id" else None)
+            for field, parse in self._parsers().items()
+            if field in self.mapped
+        }
+        times, clicked = fields["timestamp"].array(np.int64), fields["clicked"].array(bool)
+        outside = fields["timestamp"].is_ok & ~((self.window.start <= times) & (times < self.window.end))
+        self.outside += int(outside.sum())
+        searches = ~outside & fields["timestamp"].is_ok & fields["query"].is_ok & fields["clicked"].is_ok
+        self._count_clicks(searches & clicked, fields["doc_id"], batch.columns[self.columns.doc_id])
+        is_ok = ~outside & np.logical_and.reduce([field.is_ok for field in fields.values()])
+        fields["number"] = self._numbered(fields["query"], is_ok)
+        is_used = is_ok & fields["number"].is_ok
+        for at in np.flatnonzero(~outside & ~is_used).tolist():
+            row = batch.row(at)
+            defects = (field.defects.get(field.codes[at]) for field in fields.values())
+            self.rejects.add_defect(name, row.line, next(filter(None, defects)), row.raw)
+        rows = np.flatnonzero(is_used)
+        if not len(rows):
+            return
+        used = {field: column._replace(codes=column.codes[rows]) for field, column in fields.items()}
+        query, times = used["number"].array(np.int32), times[rows]
+        self._note(name, query, used["query"], times, batch.lines[rows])
+        if self.source.relevance and "query_id" in used:
+            self._note_ids(used["query_id"], used["number"])
+        document, rank = used["doc_id"].array(np.int32), used["rank"].array(np.int32)
+        self.log.add(self._sessions(used, query, times), query, document, rank, clicked[rows], times)
+
+    def _count_clicks(self, clicked: np.ndarray, document: Parsed, originals: Column) -> None:
+        """Count the clicks among these rows on what is a document's id, and those on none of the corpus as lost."""
+        missing = [number for number, defect in document.defects.items() if isinstance(defect, MissingTarget)]
+        is_lost = np.isin(document.codes, missing)
+        self.clicks.total += int((clicked & (document.is_ok | is_lost)).sum())
+        lost = np.flatnonzero(clicked & is_lost)
+        if len(lost):
+            self.clicks.lose(f"one on {as_id(originals[lost[0]])!r}, which the corpus lacks", len(lost))
+
+    def _numbered(self, query: Parsed, is_ok: np.ndarray) -> Parsed:
+        """Numbers of the queries of these rows, in the order in which they occur; a text without a word is a defect."""
+        codes = query.codes[is_ok]
+        numbers, defects = [0] * len(query.values), dict[int, Defect]()
+        for code in codes[np.sort(np.unique(codes, return_index=True)[1])].tolist():
+            try:
+                numbers[code] = self.log.number(query.values[code])
+            except Defect as defect:
+                defects[code] = defect
+        return Parsed(numbers, defects, query.codes)
+
+    def _note(self, name: str, numbers: np.ndarray, query: Parsed, times: np.ndarray, lines: np.ndarray) -> None:
+        """Note where each query of these rows was seen first: the earliest, then of the smallest text."""
+        present = np.unique(query.codes)
+        order = np.zeros(len(query.values), dtype=np.int32)
+        order[sorted(present.tolist(), key=query.values.__getitem__)] = np.arange(len(present))
+        rows = np.lexsort((order[query.codes], times, numbers))
+        for at in rows[np.diff(numbers[rows], prepend=-1) > 0].tolist():
+            text = query.values[query.codes[at]]
+            self.log.note(int(numbers[at]), text, int(times[at]), name, int(lines[at]))
+
+    def _note_ids(self, query_id: Parsed, number: Parsed) -> None:
+        """Note which query has which id of the log's own."""
+        pairs = np.unique(query_id.codes.astype(np.int64) * len(number.values) + number.codes)
+        for id_code, code in zip(*(part.tolist() for part in np.divmod(pairs, len(number.values))), strict=True):
+            query = number.values[code]
+            if self.query_numbers.setdefault(query_id.values[id_code], query) != query:
+                self.query_numbers[query_id.values[id_code]] = AMBIGUOUS
+
+    def _sessions(self, fields: Mapping[str, Parsed], query: np.ndarray, times: np.ndarray) -> pa.DictionaryArray:
+        """Each row's session: the log's own, else the query at its time."""
+        if "session_id" in fields:
+            names, codes = fields["session_id"].values, fields["session_id"].codes
+        else:
+            start = int(times.min())
+            searches, codes = np.unique(query.astype(np.int64) << 32 | times - start, return_inverse=True)
+            digests = {number: sha256_text(self.log.keys[number])[:16] for number in np.unique(query).tolist()}
+            names = [f"{digests[search >> 32]}@{(search & 0xFFFFFFFF) + start}" for search in searches.tolist()]
+        numbers: dict[str, int] = {}
+        of_names = np.zeros(len(names), dtype=np.int32)
+        for code in np.unique(codes).tolist():  # two spellings may be one session
+            of_names[code] = numbers.setdefault(f"{self.source.name}/{names[code]}", len(numbers))
+        return coded(of_names[codes], pa.array(list(numbers), pa.string()))
+
+
+def _first_values(batches: Sequence[Batch], column: str) -> list[Any]:
+    """The column's values in the log's first rows."""
+    values = chain.from_iterable(map(batch.columns[column].__getitem__, range(len(batch.lines))) for batch in batches)
+    return list(islice(values, PROBED_ROWS))

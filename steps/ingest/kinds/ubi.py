@@ -16,13 +16,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from slimtower.common.errors import UserError
+from steps.ingest.batches import Row
 from steps.ingest.coded_columns import append, coded, columns
 from steps.ingest.rejects import Clicks, Rejects
 from steps.ingest.relevance import log_relevance
 from steps.ingest.rows import Defect, LeftOut, MissingTarget, json_value
 from steps.ingest.search_log import AFTER_TEST_FROM, SearchLog, Tables, add_log, read_corpus
 from steps.ingest.source import Location, LogSource, Name, ReadContext, SourceData
-from steps.ingest.table_rows import Row
 from steps.ingest.times import Window, unix_time
 from steps.ingest.ubi_searches import AFTER, BEFORE, Searches, read_searches
 from steps.ingest.values import Ids, as_id, detect_rank_from, rank_of, unwrapped
