@@ -89,13 +89,14 @@ def build_report(
 
 def _of_another_evaluation(entry: dict[str, Any], table: pa.Table) -> dict[str, Any]:
     """Entries on what the leakage guard took of a log after it had been counted."""
-    numbers = search_numbers(table["session_id"], table["query_id"])
     used, clicks = entry["searches"]["used"]
-    remaining = [int(numbers.max(initial=-1)) + 1, entry["sessions"]["clicks"]]
+    lost = entry.pop("queries_counted") - sum(entry["queries"].values())
+    searches = int(search_numbers(table["session_id"], table["query_id"]).max(initial=-1)) + 1 if lost else used
+    remaining = [searches, entry["sessions"]["clicks"]]
     left_out = entry["searches"]["left_out"] | {"of_another_evaluation": [used - remaining[0], clicks - remaining[1]]}
     return {
         "searches": {"used": remaining, "left_out": left_out},
-        "queries_of_another_evaluation": entry.pop("queries_counted") - sum(entry["queries"].values()),
+        "queries_of_another_evaluation": lost,
     }
 
 

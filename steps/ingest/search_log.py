@@ -183,7 +183,7 @@ class SearchLog:
 
     def table(self) -> pa.Table:
         """All impressions as (session, query, document, rank, clicked, timestamp) in the order of their adding."""
-        return pa.Table.from_batches(self._batches, schema=_SCHEMA)
+        return pa.Table.from_batches(self._batches, schema=_SCHEMA).unify_dictionaries().combine_chunks()
 
 
 def add_log(

@@ -14,6 +14,7 @@ _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as millisecond
 _TOO_LARGE = 4_102_444_800  # seconds: 2100
 _SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}  # by their digits
 _ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
+_SPELLS_A_YEAR = _FIRST_YEAR * 10**6  # below, ten digits are seconds, and spell no hour of a year of ours
 
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]?\s+)?"
@@ -82,6 +83,8 @@ def unix_time(value: Any, form: str = "") -> float:
     `missing_field`, or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or
     after 2099.
     """
+    if type(value) is int and not form and _MIN_SECONDS <= value < _SPELLS_A_YEAR:  # the usual case
+        return float(value)
     if value is None or value == "":
         raise Defect("missing_field")
     text = value.isoformat() if isinstance(value, date) else _plain(value)

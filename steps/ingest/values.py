@@ -24,13 +24,14 @@ _FROM_ZERO = 0.5  # as many rows of rank 0 as of rank 1, times this, and ranks b
 
 def unwrapped(value: Any) -> Any:
     """The value; what is inside of a list of one, as search engines and data frames write fields."""
-    while True:
+    while not isinstance(value, str):
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         elif isinstance(value, dict) and len(value) == 1 and not _WRAPPERS.isdisjoint(value):
             value = next(iter(value.values()))
         else:
-            return value
+            break
+    return value
 
 
 def whole_number(value: Any) -> int | None:
