@@ -57,8 +57,12 @@ class Column(NamedTuple):
     codes: np.ndarray
 
     @classmethod
-    def of_values(cls, values: Iterable[Any]) -> Self:
+    def of_values(cls, values: Sequence[Any]) -> Self:
         """Of Python's values. Lists and objects are each a value of their own; 1, 1.0 and True differ."""
+        try:
+            return cls.of_arrow(pa.array(values, pa.string()), {})
+        except (pa.ArrowException, UnicodeError):  # not all are text, or not all of that is UTF-8
+            pass
         numbers: dict[Any, int] = {}
         distinct: list[Any] = []
         codes = []
@@ -122,7 +126,7 @@ class Batch(NamedTuple):
     @classmethod
     def of_rows(cls, rows: Sequence[Row], names: Iterable[str]) -> Self:
         """Of rows that were read one by one; a row may lack a column."""
-        columns = {name: Column.of_values(row.values.get(name) for row in rows) for name in names}
+        columns = {name: Column.of_values([row.values.get(name) for row in rows]) for name in names}
         return cls(np.array([row.line for row in rows]), columns, rows)
 
     def row(self, at: int) -> Row:

@@ -145,7 +145,7 @@ def json_object(raw: bytes) -> dict[str, Any]:
 def json_value(text: str, reason: str) -> Any:
     """What a text spells in JSON; Defect of this reason where it is none, and `duplicate_key`."""
     try:
-        return json.loads(text, object_pairs_hook=_once)
+        return _JSON.decode(text)
     except (ValueError, RecursionError):
         raise Defect(reason) from None
 
@@ -155,6 +155,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(mapping) < len(pairs):
         raise Defect("duplicate_key")  # which one counts cannot be told
     return mapping
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_once)  # json.loads would make one for each row
 
 
 def grade_of(text: str) -> int:
