@@ -1,9 +1,8 @@
 """Which libraries a result was computed by: what a cache or a checkpoint must not outlive, as its code."""
 
-import sentence_transformers
-import torch
-import transformers
+from importlib.metadata import version
 
 
 def library_versions() -> tuple[str, ...]:
-    return torch.__version__, transformers.__version__, sentence_transformers.__version__
+    """Of torch, transformers and sentence-transformers, which need not be imported for that."""
+    return version("torch"), version("transformers"), version("sentence_transformers")
