@@ -1,10 +1,10 @@
 """python -m bench.ingest [IMPRESSIONS ...]: time and memory of the stage `ingest` on made-up click logs, beside pandas.
 
 For each size (100,000, 1 and 10 million impressions unless given) a log and its corpus are written, ten results a
-search, then read by the stage and by pandas, each in a process of its own. What is written in pandas is what a log
-needs at the least: bad rows, repeated rows and robots are left out, queries that fold alike are one, split by time and
-seed, and the clicks of held-out ones are judgements. Both have to find equally many of all. Writes
-bench/results/ingest.json; exits 3 if they differ.
+search, then read by the stage and by pandas, each in a process of its own. The lines in pandas do what every log
+needs: they leave out bad rows, repeated rows and robots, join queries that fold alike, split them by time and seed, and
+take clicks of held-out queries for judgements. Both have to write equally many rows. Writes bench/results/ingest.json;
+exits 3 if they differ.
 """
 
 import json
@@ -28,12 +28,13 @@ from steps.core.texts import fold
 from steps.ingest.params import IngestParams
 from steps.ingest.run import run
 from steps.ingest.source import seeded_order
+from steps.ingest.times import iso_time
 from steps.tracking.runs import NullRun
 
 RESULT = Path("bench/results/ingest.json")
 SIZES = (100_000, 1_000_000, 10_000_000)
 SHOWN = 10  # documents a search
-FIRST, DAYS, TEST_DAY = 1_767_225_600, 30, 24  # 2026-01-01
+FIRST, DAYS = 1_767_225_600, 30  # 2026-01-01
 TEST_FROM = "2026-01-25"
 DEV_SHARE, SEED = 0.1, 3
 COLUMNS = ("query", "doc_id", "rank", "clicked", "timestamp", "session_id")
@@ -103,7 +104,7 @@ def by_pandas(folder: Path) -> dict[str, int]:
     log = log[log.text != ""].drop_duplicates(["session_id", "text", "doc_id", "rank", "clicked", "timestamp"])
     log = log[log.groupby("session_id").doc_id.transform("size") <= source.max_session_impressions]
     first = log.groupby("text").timestamp.min()
-    cut = FIRST + TEST_DAY * 86_400
+    cut = iso_time(TEST_FROM)
     order = seeded_order(first.index[first < cut], SEED, "dev of log")
     split = pd.Series("train", index=first.index)
     split[first >= cut] = "test"
@@ -129,6 +130,12 @@ def measured(reader: str, folder: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+def exponents(reader: str, lines: list[dict[str, Any]]) -> list[float]:
+    """Of the power of the impressions with which a reader's seconds grow, between two sizes each."""
+    logs = [(np.log(line[reader]["seconds"]), np.log(line["impressions"])) for line in lines]
+    return [float((after[0] - before[0]) / (after[1] - before[1])) for before, after in pairwise(logs)]
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--reader"]:
         started = time.perf_counter()
@@ -144,15 +151,7 @@ def main() -> None:
             raise UserError(f"bench.ingest: of {impressions:,} impressions the two make different tables: {line}")
         lines.append(line)
         print(f"{impressions:,} impressions: {line}", file=sys.stderr)
-    exponents = {
-        reader: [
-            float(np.log(after[reader]["seconds"] / before[reader]["seconds"])
-                  / np.log(after["impressions"] / before["impressions"]))
-            for before, after in pairwise(lines)
-        ]
-        for reader in READERS
-    }  # fmt: skip
-    write_record(RESULT, {"sizes": lines, "exponents": exponents})
+    write_record(RESULT, {"sizes": lines, "exponents": {reader: exponents(reader, lines) for reader in READERS}})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Rows of a table, one by one, or many at a time as columns, of which each distinct value is read once."""
 
+import contextlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -11,6 +12,10 @@ import pyarrow.compute as pc
 from steps.ingest.rows import Defect
 
 _UNREADABLE = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
+
+_ONE_BY_ONE = (  # what Arrow codes not at all, or without its nulls and signs
+    pa.types.is_nested, pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_float16,
+)  # fmt: skip
 
 
 class Row(NamedTuple):
@@ -42,12 +47,13 @@ class Parsed(NamedTuple):
     @property
     def is_ok(self) -> np.ndarray:
         """Which rows have a value that means something, `(rows,)`."""
-        return ~np.isin(self.codes, list(self.defects))
+        is_ok = np.ones(len(self.values), dtype=bool)
+        is_ok[list(self.defects)] = False
+        return is_ok[self.codes]
 
     def array(self, kind: type) -> np.ndarray:
         """The meanings, `(rows,)`; 0 for a defect."""
-        values = [0 if value is None else value for value in self.values] if self.defects else self.values
-        return np.array(values, dtype=kind)[self.codes]
+        return np.array([0 if value is None else value for value in self.values], dtype=kind)[self.codes]
 
 
 class Column(NamedTuple):
@@ -58,17 +64,18 @@ class Column(NamedTuple):
 
     @classmethod
     def of_values(cls, values: Sequence[Any]) -> Self:
-        """Of Python's values. Lists and objects are each a value of their own; 1, 1.0 and True differ."""
-        try:
-            return cls.of_arrow(pa.array(values, pa.string()), {})
-        except (pa.ArrowException, UnicodeError):  # not all are text, or not all of that is UTF-8
-            pass
+        """Of Python's values. Lists and objects are each a value; 1, 1.0 and True differ, as 0.0 and -0.0 do."""
+        if set(map(type, values)) <= {str, type(None)}:
+            with contextlib.suppress(UnicodeError):  # half a surrogate pair
+                return cls.of_arrow(pa.array(values, pa.string()), {})
         numbers: dict[Any, int] = {}
         distinct: list[Any] = []
         codes = []
         for value in values:
+            kind = type(value)
             try:
-                code = numbers.setdefault(value if type(value) is str else (type(value), value), len(distinct))
+                key = value if kind is str else (kind, repr(value) if kind is float else value)
+                code = numbers.setdefault(key, len(distinct))
             except TypeError:  # of a list
                 code = len(distinct)
             if code == len(distinct):
@@ -77,18 +84,12 @@ class Column(NamedTuple):
         return cls(distinct, np.array(codes, dtype=np.int32))
 
     @classmethod
-    def of_each(cls, column: pa.Array, defects: dict[int, str]) -> Self:
-        """Of Arrow's values, each as one of its own; notes the rows of those that Python cannot hold, and why."""
-        return cls(python_values(column, defects), np.arange(len(column)))
-
-    @classmethod
     def of_arrow(cls, column: pa.Array, defects: dict[int, str]) -> Self:
-        """Of Arrow's distinct values; notes rows as `of_each` does."""
+        """Of Arrow's values; notes the rows of those that Python cannot hold, and why."""
         plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        try:
-            coded = pc.dictionary_encode(plain, null_encoding="encode")
-        except pa.ArrowNotImplementedError:  # of lists
+        if any(is_kind(plain.type) for is_kind in _ONE_BY_ONE):
             return cls.of_values(python_values(plain, defects))
+        coded = pc.dictionary_encode(plain, null_encoding="encode")
         codes = coded.indices.to_numpy()
         of_distinct: dict[int, str] = {}
         values = python_values(coded.dictionary, of_distinct)
@@ -99,17 +100,15 @@ class Column(NamedTuple):
     def __getitem__(self, row: Any) -> Any:
         return self.values[self.codes[row]]
 
-    def parsed(self, parse: Callable[[Any], Any], known: Mapping[str, Any] | None = None) -> Parsed:
-        """The column's meanings; `parse` raises Defect for one that has none, and is not asked for `known` texts."""
-        meanings, defects = [None] * len(self.values), dict[int, Defect]()
-        if known:
-            meanings = [known.get(value) if type(value) is str else None for value in self.values]
-        for number, meaning in enumerate(meanings):
-            if meaning is None:
-                try:
-                    meanings[number] = parse(self.values[number])
-                except Defect as defect:
-                    defects[number] = defect
+    def parsed(self, parse: Callable[[Any], Any]) -> Parsed:
+        """The column's meanings; `parse` raises Defect for a value that has none."""
+        meanings, defects = list[Any](), dict[int, Defect]()
+        for value in self.values:
+            try:
+                meanings.append(parse(value))
+            except Defect as defect:
+                defects[len(meanings)] = defect.untraced()
+                meanings.append(None)
         return Parsed(meanings, defects, self.codes)
 
 
@@ -136,11 +135,11 @@ class Batch(NamedTuple):
         values = {name: column[at] for name, column in self.columns.items()}
         return Row(int(self.lines[at]), values, values)
 
-    def without(self, places: Collection[int]) -> "Batch":
-        """The batch less the rows at these places."""
+    def without(self, places: Collection[int]) -> Self:
+        """A batch that was read as columns, less the rows at these places."""
         keep = np.setdiff1d(np.arange(len(self.lines)), list(places))
         columns = {name: column._replace(codes=column.codes[keep]) for name, column in self.columns.items()}
-        return Batch(self.lines[keep], columns, [self.rows[at] for at in keep.tolist()] if self.rows else ())
+        return self._replace(lines=self.lines[keep], columns=columns)
 
 
 def python_values(column: pa.Array, defects: dict[int, str]) -> list[Any]:

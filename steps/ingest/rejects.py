@@ -4,7 +4,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -144,7 +143,7 @@ class Rejects:
         return "".join(f"{offer}; " for offer in offered)
 
     def _examples(self, sources: Sequence[str]) -> str:
-        rows = islice((row for row in self.rows if row.source in sources), EXAMPLES)
+        rows = sorted(row for row in self.rows if row.source in sources)[:EXAMPLES]
         several = len(sources) > 1
         return "; ".join(
             f"{f'{row.source} ' if several else ''}line {row.line}: {row.reason}: {row.raw[:80]!r}" for row in rows

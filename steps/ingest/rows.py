@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, AnyStr, NamedTuple, cast
+from typing import IO, Any, AnyStr, NamedTuple, Self, cast
 
 from slimtower.common.errors import UserError
 
@@ -21,6 +21,10 @@ class Defect(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+    def untraced(self) -> Self:
+        """The same, to be kept: what was raised keeps all that was there where it was raised."""
+        return type(self)(self.reason)
 
 
 class MissingTarget(Defect):

@@ -4,7 +4,7 @@ import csv
 import difflib
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from slimtower.common.errors import UserError
 from steps.ingest import rows
-from steps.ingest.batches import Batch, Column, Row
+from steps.ingest.batches import Batch, Column, Row, python_values
 from steps.ingest.rejects import Rejects
 from steps.ingest.rows import (
     Defect,
@@ -33,7 +33,7 @@ from steps.ingest.rows import (
 
 _NAMED_COLUMNS = 20
 _DELIMITERS = (",", ";", "\t", "|")
-BATCH_ROWS = 131_072  # read at a time as columns
+BATCH_ROWS, TEXT_ROWS = 100_000, 16_384  # read at a time as columns: of Parquet, and of text, with all its fields
 _PARQUET_ROWS = 16_384  # read at a time where rows, with all their text, are wanted one by one
 _TEXT = ("csv", "tsv", "jsonl", "ndjson")
 PATTERNS = ("*.parquet", *(f"*.{kind}{packed}" for kind in _TEXT for packed in ("", ".gz")))
@@ -78,8 +78,7 @@ class TableFile:
         format, or a file that is damaged.
         """
         if self._kind == "parquet":
-            for batch in self._parquet(Column.of_each, _PARQUET_ROWS):
-                yield from map(batch.row, range(len(batch.lines)))
+            yield from self._parquet_rows()
         elif self._kind in ("csv", "tsv"):
             yield from self._delimited(self._kind)
         elif self._kind in ("jsonl", "ndjson"):
@@ -90,33 +89,50 @@ class TableFile:
 
     def batches(self) -> Iterator[Batch]:
         """Yield the rows many at a time, each column by its distinct values; else as of `rows`."""
-        if self._kind == "parquet":
-            yield from self._parquet(Column.of_arrow, BATCH_ROWS)
+        if self._kind != "parquet":
+            rows = self.rows()
+            while some := list(islice(rows, TEXT_ROWS)):
+                yield Batch.of_rows(some, (*self.required, *self.optional))
             return
-        rows = self.rows()
-        while some := list(islice(rows, BATCH_ROWS)):
-            yield Batch.of_rows(some, (*self.required, *self.optional))
+        for lines, arrays in self._parquet(BATCH_ROWS):
+            defects: dict[int, str] = {}
+            batch = Batch(lines, {name: Column.of_arrow(array, defects) for name, array in arrays.items()})
+            self.rejects.count_rows(self.source, len(lines))
+            for at in sorted(defects):
+                self._reject(batch.row(at), defects[at])
+            yield batch.without(defects) if defects else batch
+
+    def _parquet_rows(self) -> Iterator[Row]:
+        for lines, arrays in self._parquet(_PARQUET_ROWS):
+            defects: dict[int, str] = {}
+            columns = [python_values(array, defects) for array in arrays.values()]
+            for at, (line, fields) in enumerate(zip(lines.tolist(), zip(*columns, strict=True), strict=True)):
+                self.rejects.count_rows(self.source)
+                values = dict(zip(arrays, fields, strict=True))
+                row = Row(line, values, values)
+                if at in defects:
+                    self._reject(row, defects[at])
+                else:
+                    yield row
+
+    def _reject(self, row: Row, reason: str) -> None:
+        """A value that Python cannot hold is the defect of its own row."""
+        self.rejects.add(self.source, row.line, reason, row.raw())
 
     @property
     def _kind(self) -> str:
         return self.path.name.lower().removesuffix(".gz").rpartition(".")[2]
 
-    def _parquet(self, read: Callable[[pa.Array, dict[int, str]], Column], batch_rows: int) -> Iterator[Batch]:
-        """A value that Python cannot hold is the defect of its own row."""
+    def _parquet(self, batch_rows: int) -> Iterator[tuple[np.ndarray, dict[str, pa.Array]]]:
+        """Numbers of rows, and their columns by the names that were asked for."""
         first = 1
         try:
             with pq.ParquetFile(self.path) as file:
                 names = check_columns(self.path, "schema", file.schema_arrow.names, self.required, self.optional)
-                for arrays in file.iter_batches(batch_rows, columns=sorted({*names.values()})):
-                    defects: dict[int, str] = {}
-                    columns = {ours: read(arrays.column(theirs), defects) for ours, theirs in names.items()}
-                    batch = Batch(np.arange(first, first + arrays.num_rows), columns)
-                    first += arrays.num_rows
-                    self.rejects.count_rows(self.source, arrays.num_rows)
-                    for at, reason in sorted(defects.items()):
-                        row = batch.row(at)
-                        self.rejects.add(self.source, row.line, reason, row.raw())
-                    yield batch.without(defects) if defects else batch
+                for batch in file.iter_batches(batch_rows, columns=sorted({*names.values()})):
+                    lines = np.arange(first, first + batch.num_rows)
+                    first += batch.num_rows
+                    yield lines, {ours: batch.column(theirs) for ours, theirs in names.items()}
         except MemoryError:  # pyarrow's is an ArrowException too
             raise
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:

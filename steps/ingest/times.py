@@ -14,7 +14,7 @@ _FIRST_MILLISECONDS = 10**11  # as seconds this is the year 5138, as millisecond
 _TOO_LARGE = 4_102_444_800  # seconds: 2100
 _SPELT = {8: "%Y%m%d", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}  # by their digits
 _ALSO_COUNTS, _FIRST_YEAR, _LAST_YEAR = (10, 12), 1995, 2099  # such digits are of a time in these years, or a count
-_SPELLS_A_YEAR = _FIRST_YEAR * 10**6  # below, ten digits are seconds, and spell no hour of a year of ours
+_FIRST_SPELT = _FIRST_YEAR * 10**6  # ten digits: an hour of that year; those below are seconds
 
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*[,.]?\s+)?"
@@ -83,7 +83,7 @@ def unix_time(value: Any, form: str = "") -> float:
     `missing_field`, or `bad_timestamp`, which a time before 1970 is too, and a number that would be one before 1973 or
     after 2099.
     """
-    if type(value) is int and not form and _MIN_SECONDS <= value < _SPELLS_A_YEAR:  # the usual case
+    if type(value) is int and not form and _MIN_SECONDS <= value < _FIRST_SPELT:  # the usual case
         return float(value)
     if value is None or value == "":
         raise Defect("missing_field")
@@ -137,8 +137,8 @@ def _iso(text: str) -> float | None:
 
 def _of_digits(text: str) -> float:
     """Seconds of what digits spell; ValueError where they spell none, or count."""
-    is_year = len(text) not in _ALSO_COUNTS or _FIRST_YEAR <= int(text[:4]) <= _LAST_YEAR
-    if len(text) not in _SPELT or not is_year or int(text[4:6]) > 12:  # told before strptime, which takes its time
+    counts = len(text) in _ALSO_COUNTS and not _FIRST_YEAR <= int(text[:4]) <= _LAST_YEAR
+    if counts or len(text) not in _SPELT or int(text[4:6]) > 12:  # strptime takes its time, and a month of one digit
         raise ValueError(text)
     return datetime.strptime(text, _SPELT[len(text)]).replace(tzinfo=UTC).timestamp()
 

@@ -1,5 +1,8 @@
 """Columns in batches: each distinct value is read once, and a log means the same however its rows are grouped."""
 
+import gc
+import weakref
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from ingest_logs import COLUMNS, DAY, FIRST, click_log, impression, ingest, para
 from slimtower.common.files import read_json
 from steps.ingest import table_rows
 from steps.ingest.batches import Batch, Column, Row
+from steps.ingest.kinds import click_log as click_log_kind
 from steps.ingest.rows import Defect
 
 MIXED = [
@@ -19,6 +23,7 @@ MIXED = [
     impression("late words", 9, "d3"), impression("coat", 0, "d4", clicked=True), impression("", 3),
     impression("word " * 201, 3), impression("coat", 40, "d1"), impression("hat", 7, "d5", rank=3, clicked=True),
     impression("red shoes", 1) | {"sid": " s red shoes 1"}, impression("hat", 6, "d2") | {"ts": FIRST + 6 * DAY + 1},
+    impression("RED SHOES ", 1, "d3") | {"sid": "s RED SHOES 1"},
 ]  # fmt: skip
 
 
@@ -39,7 +44,8 @@ def test_batches_of_any_size_give_the_same_tables(
     source = click_log(tmp_path, MIXED, name, columns=columns)
     written = []
     for size in (1, 2, 5, 1000):
-        monkeypatch.setattr(table_rows, "BATCH_ROWS", size)
+        for kind in ("BATCH_ROWS", "TEXT_ROWS"):
+            monkeypatch.setattr(table_rows, kind, size)
         written.append(everything(ingest(tmp_path, params(source, since="2026-01-01", until="2026-01-20"))))
     assert written[1:] == written[:1] * 3
     impressions, judgements, queries, rejected, _ = written[0]
@@ -50,17 +56,62 @@ def test_batches_of_any_size_give_the_same_tables(
     assert len({session for session, *_ in impressions}) == 6
 
 
+def test_sessions_of_times_that_are_far_apart_stay_apart(tmp_path: Path) -> None:
+    """As one wrong date among a log's is."""
+    seconds = [
+        ("hat", 0),
+        ("hat", 2**32),
+        ("hat", 7_000_000_000),
+        ("hat", 90_000_000_000),
+        ("coat", 0),
+        ("coat", 2**32),
+    ]
+    times = [datetime.fromtimestamp(FIRST + after, UTC).isoformat() for _, after in seconds]
+    rows = [impression(text, 0) | {"ts": time} for (text, _), time in zip(seconds, times, strict=True)]
+    source = click_log(tmp_path, rows, columns=without(COLUMNS, ["session_id"]), test_from="")
+    sessions = rows_of(ingest(tmp_path, params(source)), "impressions", "session_id", "timestamp")
+    assert len(set(sessions)) == len({session for session, _ in sessions}) == 6
+    assert all(session.endswith(f"@{moment}") for session, moment in sessions)
+
+
+def test_no_batch_outlives_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor by a defect that was raised while it was read."""
+    seen: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    of_rows = Batch.of_rows
+
+    def watched(rows: list[Row], names: Any) -> Batch:
+        alive.append(sum(array() is not None for array in seen))
+        batch = of_rows(rows, names)
+        seen.append(weakref.ref(batch.lines))
+        return batch
+
+    monkeypatch.setattr(table_rows, "TEXT_ROWS", 10)
+    monkeypatch.setattr(click_log_kind, "PROBED_ROWS", 10)
+    monkeypatch.setattr(Batch, "of_rows", watched)
+    rows = [impression("hat", 0, rank="x" if at % 10 == 0 else 1) for at in range(100)]
+    gc.disable()
+    try:
+        ingest(tmp_path, params(click_log(tmp_path, [*rows, impression("coat", 6, clicked=True)])))
+    finally:
+        gc.enable()
+    assert len(alive) == 11 and max(alive) <= 2
+
+
 def test_values_that_python_takes_for_equal_are_each_read_as_what_they_are() -> None:
-    values = [1, True, 1.0, "1", None, [1], {"a": 1}, [1], 1, "1", None]
+    values = [1, True, 1.0, "1", None, [1], {"a": 1}, [1], 1, "1", None, 0.0, -0.0, 0.0]
     column = Column.of_values(values)
     assert [column[row] for row in range(len(values))] == values
     assert [type(column[row]) for row in range(len(values))] == [type(value) for value in values]
-    assert column.codes.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 3, 4]
+    assert [str(column[row]) for row in range(len(values))] == list(map(str, values))
+    assert column.codes.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 0, 3, 4, 8, 9, 8]
 
 
 ARRAYS = {
     "text": pa.array(["b", None, "a", "b", None]),
     "coded": pa.array(["b", None, "a", "b", None]).dictionary_encode(),
+    "views": pa.array(["b", None, "", "b", None], pa.string_view()),
+    "bytes": pa.array([b"b", None, b"", b"b", None], pa.binary_view()),
     "numbers": pa.array([7, None, 0, 7, None]),
     "times": pa.array([7, None, 0, 7, None], pa.timestamp("us")),
     "lists": pa.array([["b"], None, [], ["b"], None]),
@@ -86,10 +137,10 @@ def test_each_distinct_value_is_parsed_once_and_a_defect_is_that_of_all_its_rows
             raise Defect("bad_rank")
         return int(value)
 
-    parsed = Column.of_values(["3", "x", "0", "3", "x", "known"]).parsed(parse, {"known": 9})
+    parsed = Column.of_values(["3", "x", "0", "3", "x"]).parsed(parse)
     assert calls == ["3", "x", "0"]
-    assert parsed.is_ok.tolist() == [True, False, True, True, False, True]
-    assert parsed.array(int).tolist() == [3, 0, 0, 3, 0, 9]
+    assert parsed.is_ok.tolist() == [True, False, True, True, False]
+    assert parsed.array(int).tolist() == [3, 0, 0, 3, 0]
     assert parsed.defects[1].reason == "bad_rank"
 
 

@@ -1,6 +1,7 @@
 """A click log as a table, one row for each document that a search showed, with columns of the user's own names."""
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Literal
@@ -121,11 +122,14 @@ class _Reader:
 
     def add_all(self, batches: Iterator[tuple[str, Batch]]) -> None:
         """Add the impressions of all files' rows to the log."""
-        probed: list[tuple[str, Batch]] = []
-        while sum(len(batch.lines) for _, batch in probed) < PROBED_ROWS and (first := next(batches, None)):
+        probed, count = deque[tuple[str, Batch]](), 0
+        while count < PROBED_ROWS and (first := next(batches, None)):
             probed.append(first)
+            count += len(first[1].lines)
         self.reading = self._detect_reading([batch for _, batch in probed])
-        for name, batch in chain(probed, batches):
+        while probed:
+            self._add(*probed.popleft())
+        for name, batch in batches:
             self._add(name, batch)
 
     def _detect_reading(self, batches: list[Batch]) -> Reading:
@@ -159,6 +163,8 @@ class _Reader:
 
     def _document(self, value: Any) -> int:
         """The number of a document by its id as it is spelled; Defect, MissingTarget if the corpus lacks it."""
+        if type(value) is str and (number := self.documents.get(value)) is not None:
+            return number
         key = self.ids.find(as_id(value))
         if key is None:
             raise MissingTarget("unknown_document")
@@ -167,7 +173,7 @@ class _Reader:
     def _add(self, name: str, batch: Batch) -> None:
         """Add a batch of a file's rows: those outside the window do not count, those with a defect are rejected."""
         fields = {
-            field: batch.columns[self.mapped[field]].parsed(parse, self.documents if field == "doc_id" else None)
+            field: batch.columns[self.mapped[field]].parsed(parse)
             for field, parse in self._parsers().items()
             if field in self.mapped
         }
@@ -206,20 +212,21 @@ class _Reader:
     def _numbered(self, query: Parsed, is_ok: np.ndarray) -> Parsed:
         """Numbers of the queries of these rows, in the order in which they occur; a text without a word is a defect."""
         codes = query.codes[is_ok]
-        numbers, defects = [0] * len(query.values), dict[int, Defect]()
+        numbers, defects = list[int | None]([None] * len(query.values)), dict[int, Defect]()
         for code in codes[np.sort(np.unique(codes, return_index=True)[1])].tolist():
             try:
                 numbers[code] = self.log.number(query.values[code])
             except Defect as defect:
-                defects[code] = defect
+                defects[code] = defect.untraced()
         return Parsed(numbers, defects, query.codes)
 
     def _note(self, name: str, numbers: np.ndarray, query: Parsed, times: np.ndarray, lines: np.ndarray) -> None:
         """Note where each query of these rows was seen first: the earliest, then of the smallest text."""
-        present = np.unique(query.codes)
-        order = np.zeros(len(query.values), dtype=np.int32)
-        order[sorted(present.tolist(), key=query.values.__getitem__)] = np.arange(len(present))
-        rows = np.lexsort((order[query.codes], times, numbers))
+        texts = [query.values[code] for code in np.unique(query.codes).tolist()]
+        order = {text: at for at, text in enumerate(sorted(texts))}
+        rows = np.lexsort(
+            (query._replace(values=[order.get(text) for text in query.values]).array(int), times, numbers)
+        )
         for at in rows[np.diff(numbers[rows], prepend=-1) > 0].tolist():
             text = query.values[query.codes[at]]
             self.log.note(int(numbers[at]), text, int(times[at]), name, int(lines[at]))
@@ -237,10 +244,14 @@ class _Reader:
         if "session_id" in fields:
             names, codes = fields["session_id"].values, fields["session_id"].codes
         else:
-            start = int(times.min())
-            searches, codes = np.unique(query.astype(np.int64) << 32 | times - start, return_inverse=True)
+            moments, of_rows = np.unique(times, return_inverse=True)
+            searches, codes = np.unique(query.astype(np.int64) * len(moments) + of_rows, return_inverse=True)
             digests = {number: sha256_text(self.log.keys[number])[:16] for number in np.unique(query).tolist()}
-            names = [f"{digests[search >> 32]}@{(search & 0xFFFFFFFF) + start}" for search in searches.tolist()]
+            numbers_of, moments_of = np.divmod(searches, len(moments))
+            names = [
+                f"{digests[number]}@{moment}"
+                for number, moment in zip(numbers_of.tolist(), moments[moments_of].tolist(), strict=True)
+            ]
         numbers: dict[str, int] = {}
         of_names = np.zeros(len(names), dtype=np.int32)
         for code in np.unique(codes).tolist():  # two spellings may be one session
