@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentence_transformers
 import torch
-import transformers
+from other_versions import LIBRARIES, install_another
 from sentence_transformers import SentenceTransformer
 from teach_fakes import write_tower
 
@@ -184,7 +183,7 @@ def test_another_teacher_precision_batch_or_library_has_its_own(
     retrained.save_pretrained(str(tmp_path / "other"), create_model_card=False)
     assert embed(tmp_path / "other")[1] and embed(folder, precision="bf16")[1] and embed(folder, batch_size=8)[1]
     assert not embed(folder)[1]
-    for library in (torch, transformers, sentence_transformers):
+    for library in LIBRARIES:
         with monkeypatch.context() as patch:
-            patch.setattr(library, "__version__", "99.0.0")
+            install_another(library, patch)
             assert embed(folder)[1]

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentence_transformers
-import torch
-import transformers
 from embedding_server import KEY, serving, tower_reader
 from endpoint_fakes import teach
+from other_versions import LIBRARIES, install_another
 
 import steps.encoders.vector_cache as vector_cache
 from slimtower.common.errors import UserError
@@ -177,9 +175,9 @@ def test_embeddings_do_not_outlive_the_code_and_the_libraries_that_made_them(
     reader = LayerReader(tiny_tower, "a fingerprint", [1, 3], 0, "fp32")
     keys = {reader.key}
     assert (embed(), embed()) == (len(TEXTS), 0)
-    for library in (torch, transformers, sentence_transformers):
+    for library in LIBRARIES:
         with monkeypatch.context() as patch:
-            patch.setattr(library, "__version__", "99.0.0")
+            install_another(library, patch)
             assert (embed(), embed()) == (len(TEXTS), 0)
             keys.add(reader.key)
     assert embed() == 0 and len(keys) == 4
@@ -196,8 +194,8 @@ def test_answers_of_an_endpoint_are_not_paid_for_again_by_other_code_or_librarie
         tower = teach(tmp_path / "teach", server)
         embed_texts(tower, tmp_path / "out.npy")
         paid = sum(server.paid.values())
-        for library in (torch, transformers, sentence_transformers):
-            monkeypatch.setattr(library, "__version__", "99.0.0")
+        for library in LIBRARIES:
+            install_another(library, monkeypatch)
         monkeypatch.setattr(vector_cache, "code_digest", lambda *modules: "another", raising=False)
         assert embed_texts(tower, tmp_path / "out.npy") == 0
         assert sum(server.paid.values()) == paid

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-import transformers
 from killed_program import run_until
+from other_versions import install_another
 from stages import SCORE, corpus_texts, run_score
 from towers import write_other_teacher
 
@@ -118,7 +118,7 @@ def test_another_precision_library_teacher_or_text_is_scored_anew_and_the_same_i
     assert computed() == computed(batch_size=5) == 0
     assert computed(precision="bf16") == total
     with monkeypatch.context() as patch:
-        patch.setattr(transformers, "__version__", "99.0.0")
+        install_another("transformers", patch)
         assert computed() == total
     texts = stage.read_table(root / "data/embed", "alignment_texts")
     column = texts.schema.get_field_index("text")

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentence_transformers
 import torch
-import transformers
+from other_versions import LIBRARIES, install_another
 from recorder import Recorder
 from safetensors.torch import load_file, save_file
 from teach_fakes import PARAMS, documents, queries, table, triplets, write_tower, write_world
@@ -395,9 +394,9 @@ def test_what_a_round_continues_from_follows_from_what_it_searches(
     add(triplets=[replace(chosen[0], negative="m")])
     for changes in ({"rounds": params(base, 2).rounds}, {"loss": dims}, {"rounds": rule}):
         add(**changes)
-    for library in (torch, transformers, sentence_transformers):
+    for library in LIBRARIES:
         with monkeypatch.context() as patch:
-            patch.setattr(library, "__version__", "99.0.0")
+            install_another(library, patch)
             add()
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     add()
