@@ -36,7 +36,7 @@ def test_defects_are_counted_beyond_those_that_are_kept(monkeypatch: pytest.Monk
         rejects.count_rows("f")
         rejects.add("f", line, "bad_rank", "x")
     assert len(rejects.rows) == 3
-    rejects.add("f", 1, "bad_id", "y")
+    rejects.add("f", 11, "bad_id", "y")
     with pytest.raises(UserError, match=r"11 of 10 rows.*\(bad_id 1, bad_rank 10; line 1: .*line 3: ") as raised:
         rejects.check("f", "f.csv")
     assert "bad_id: " not in str(raised.value), "three examples"
