@@ -57,7 +57,7 @@ serve: setup ##start search page and API at http://localhost:8000 (docs/serving.
 
 # Tests run side by side, one process a core: each with one thread (tests/conftest.py). They write thousands of small
 # files and databases, which takes less time in memory: at most 2 GB of it, where the machine has 6 to spare
-FREE_IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | grep -qv noexec && df -k --output=avail /dev/shm | tail -n 1)
+FREE_IN_MEMORY = $(shell grep -s ' /dev/shm ' /proc/mounts | tail -n 1 | grep -qv noexec && df -k --output=avail /dev/shm | tail -n 1)
 IN_MEMORY = $(if $(TMPDIR),,$(shell [ "$(FREE_IN_MEMORY)" -ge 6000000 ] 2>/dev/null && echo TMPDIR=/dev/shm))
 PYTEST = $(IN_MEMORY) python -m pytest tests -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder --durations=10
 REST := not integration and not gpu

@@ -13,8 +13,9 @@ from steps.ingest.rows import Defect
 
 _UNREADABLE = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
 
-_ONE_BY_ONE = (  # what Arrow codes not at all, or without its nulls and signs
-    pa.types.is_nested, pa.types.is_string_view, pa.types.is_binary_view, pa.types.is_float16,
+_CODED = (  # types whose distinct values Arrow gives, with their nulls and signs
+    pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64,
+    pa.types.is_boolean, pa.types.is_timestamp, pa.types.is_date,
 )  # fmt: skip
 
 
@@ -86,9 +87,10 @@ class Column(NamedTuple):
     @classmethod
     def of_arrow(cls, column: pa.Array, defects: dict[int, str]) -> Self:
         """Of Arrow's values; notes the rows of those that Python cannot hold, and why."""
-        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        if any(is_kind(plain.type) for is_kind in _ONE_BY_ONE):
-            return cls.of_values(python_values(plain, defects))
+        is_dictionary = pa.types.is_dictionary(column.type)
+        if not any(is_kind(column.type.value_type if is_dictionary else column.type) for is_kind in _CODED):
+            return cls.of_values(python_values(column, defects))
+        plain = column.dictionary_decode() if is_dictionary else column
         coded = pc.dictionary_encode(plain, null_encoding="encode")
         codes = coded.indices.to_numpy()
         of_distinct: dict[int, str] = {}

@@ -1,5 +1,6 @@
 """Rows that could not be used: kept, counted by reason, and judged against the ratio limit."""
 
+import heapq
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -143,7 +144,8 @@ class Rejects:
         return "".join(f"{offer}; " for offer in offered)
 
     def _examples(self, sources: Sequence[str]) -> str:
-        rows = sorted(row for row in self.rows if row.source in sources)[:EXAMPLES]
+        names = set(sources)
+        rows = heapq.nsmallest(EXAMPLES, (row for row in self.rows if row.source in names))
         several = len(sources) > 1
         return "; ".join(
             f"{f'{row.source} ' if several else ''}line {row.line}: {row.reason}: {row.raw[:80]!r}" for row in rows

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ class Project:
     def readers(self, *names: str) -> set[str]:
         """Stages that depend on one of these files, or on a folder above it."""
         paths = [self.root / name for name in names]
-        assert all(path.exists() for path in paths)
+        assert all(path.exists() and not self.repo.dvcignore.is_ignored_file(str(path)) for path in paths)
         return {
             stage.addressing
             for stage, dep in self._deps()
@@ -230,6 +231,13 @@ def test_another_ranker_reruns_mining_and_the_teachers_whose_rounds_it_may_check
         assert project.reruns() == {"mine@relevance", *TEACHERS}
         tower.unlink()
     assert project.reruns() == set()
+
+
+def test_a_command_has_the_name_of_its_cell_alone_from_outside() -> None:
+    """A knob in it would be a dependency that only DVC's status shows."""
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"].values()
+    commands = [stage.get("do", stage)["cmd"] for stage in stages]
+    assert {name for command in commands for name in re.findall(r"\$\{([a-z]+)", command)} == {"item", "key"}
 
 
 def test_a_stage_depends_on_all_code_that_it_imports(project: Project) -> None:

@@ -122,10 +122,7 @@ class _Reader:
 
     def add_all(self, batches: Iterator[tuple[str, Batch]]) -> None:
         """Add the impressions of all files' rows to the log."""
-        probed, count = deque[tuple[str, Batch]](), 0
-        while count < PROBED_ROWS and (first := next(batches, None)):
-            probed.append(first)
-            count += len(first[1].lines)
+        probed = _first_batches(batches)
         self.reading = self._detect_reading([batch for _, batch in probed])
         while probed:
             self._add(*probed.popleft())
@@ -257,6 +254,17 @@ class _Reader:
         for code in np.unique(codes).tolist():  # two spellings may be one session
             of_names[code] = numbers.setdefault(f"{self.source.name}/{names[code]}", len(numbers))
         return coded(of_names[codes], pa.array(list(numbers), pa.string()))
+
+
+def _first_batches(batches: Iterator[tuple[str, Batch]]) -> deque[tuple[str, Batch]]:
+    """As many as have the log's first rows."""
+    probed, count = deque[tuple[str, Batch]](), 0
+    for name, batch in batches:
+        probed.append((name, batch))
+        count += len(batch.lines)
+        if count >= PROBED_ROWS:
+            break
+    return probed
 
 
 def _first_values(batches: Sequence[Batch], column: str) -> list[Any]:
