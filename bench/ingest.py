@@ -7,6 +7,7 @@ take clicks of held-out queries for judgements. Both have to write equally many 
 exits 3 if they differ.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -42,7 +43,7 @@ _SEARCHES = 100_000  # written at a time
 
 
 def write_log(folder: Path, impressions: int, seed: int = 1) -> None:
-    """A corpus of a hundredth as many documents, and a log whose words come by Zipf's law, each query four times."""
+    """A corpus of a hundredth as many documents, and a log of four searches a query on average, words by Zipf's law."""
     draw = np.random.default_rng(seed)
     searches, documents, distinct = impressions // SHOWN, impressions // 100, impressions // 40
     words = np.array([f"w{number:x}" for number in range(20_000)])
@@ -142,8 +143,11 @@ def main() -> None:
         rows = READERS[sys.argv[2]](Path(sys.argv[3]))
         print(json.dumps({"seconds": time.perf_counter() - started, "peak_gib": peak_gib(), "rows": rows}))
         return
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("impressions", nargs="*", type=int, default=SIZES)
+    Path(".cache").mkdir(exist_ok=True)
     lines = []
-    for impressions in map(int, sys.argv[1:] or SIZES):
+    for impressions in parser.parse_args().impressions:
         with tempfile.TemporaryDirectory(prefix="bench-ingest.", dir=".cache") as name:
             write_log(Path(name), impressions)
             line = {"impressions": impressions} | {reader: measured(reader, Path(name)) for reader in READERS}
